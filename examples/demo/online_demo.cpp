@@ -83,7 +83,7 @@ class embedded_scheduler {
     auto rules = sluice::roles::load_classification(with.scheduling.config_file, message);
     if (rules.has_error()) return failure(message);
     if (!with.scheduling.config_file.empty()) {
-      auto loaded = sluice::load_config(with.scheduling.config_file, message);
+      auto loaded = sluice::load_config(with.scheduling.config_file, message, {"kfd"});
       if (loaded.has_error()) return failure(message);
       config = *loaded;
     }

@@ -396,7 +396,7 @@ checked<demo::load_report> measure(demo_run& run, demo::load_kind load,
 std::string problem_with_settings(const settings& with) {
   std::string message;
   if (!with.scheduling.config_file.empty() &&
-      sluice::load_config(with.scheduling.config_file, message).has_error())
+      sluice::load_config(with.scheduling.config_file, message, {"kfd"}).has_error())
     return message;
   if (sluice::roles::load_classification(with.scheduling.config_file, message).has_error())
     return message;

@@ -74,7 +74,7 @@ checked<std::unique_ptr<sluice::node>> embed(asio::io_context& context, const se
   if (roles.has_error()) return failure(message);
   settings.roles = std::move(*roles);
   if (!file.empty()) {
-    auto loaded = sluice::load_config(file, message);
+    auto loaded = sluice::load_config(file, message, {std::string{options.driver->name()}});
     if (loaded.has_error()) return failure(message);
     settings.scheduler = *loaded;
   }

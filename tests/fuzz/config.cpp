@@ -6,6 +6,7 @@
 #include "fuzz.hpp"
 
 #include "sluice/daemon_config.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/policies/all.hpp"
 #include "sluice/roles/classification.hpp"
 
@@ -17,9 +18,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     for (auto& each : all_policies()) made.add(std::move(each));
     return made;
   }();
+  static const driver_list drivers{[] { return kfd::make_driver(); }};
   file.write(fuzz::as_text(data, size));
   std::vector<std::string> problems;
-  const auto whole = load_daemon_config(file.path(), known, problems);
+  const auto whole = load_daemon_config(file.path(), known, drivers, problems);
   fuzz::require(whole.has_value() == problems.empty(), "an error is said, and only an error");
   for (const auto& each : problems) {
     fuzz::require(each.find(file.path()) != std::string::npos, "what is wrong says in which file");
@@ -30,7 +32,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     fuzz::require(whole->fixed_differences(*whole).empty(), "a file is like itself");
   }
   problems.clear();
-  if (const auto core = load_config(file.path(), problems)) {
+  if (const auto core = load_config(file.path(), problems, {"kfd"})) {
     fuzz::require(core->problem().empty(), "what is taken can be scheduled by");
   }
   problems.clear();

@@ -3,7 +3,7 @@
 #include "acceptance.hpp"
 #include "acceptance_hands.hpp"
 #include "breakers.hpp"
-#include "doctor.hpp"
+#include "lost_queues.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 
@@ -24,7 +24,9 @@
 #include <fmt/ranges.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/kfd/checks.hpp"
 #include "sluice/kfd/device.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/os/node_lock.hpp"
 
 namespace sluice::cli {
@@ -194,19 +196,21 @@ class acceptance_run {
   bool look() {
     if (auto seen = kfd::look_at_node(how_.where); seen) node_ = std::move(*seen);
     // First, for while a GPU is reset it cannot be opened.
-    if (const auto open = open_breakers(); !open.empty() && !chosen_.force) {
-      for (const auto& each : breaker_warnings(node_, open)) complain(each);
+    const auto driver = kfd::make_driver({.where = how_.where});
+    if (const auto open = open_breakers(*driver); !open.empty() && !chosen_.force) {
+      const auto node = driver->look();
+      for (const auto& each : breaker_warnings(node ? *node : node_view{}, open)) complain(each);
       complain("no step was started; use --force to ignore open breakers");
       return false;
     }
-    const machine here{.where = how_.where, .try_io_uring = {}};
-    auto checks = check_device(here);
+    const machine here;
+    auto checks = kfd::check_device(how_.where);
     auto opened = kfd::device::open(how_.where.device, [](std::string_view) {});
-    for (auto& each : check_gpus(here, node_)) checks.push_back(std::move(each));
-    checks.push_back(check_scheduling(here));
-    checks.push_back(check_cwsr(here));
+    for (auto& each : kfd::check_gpus(here, how_.where, node_)) checks.push_back(std::move(each));
+    checks.push_back(kfd::check_scheduling(here));
+    checks.push_back(kfd::check_cwsr(here));
     for (const auto& each : checks) {
-      if (each.what != cli::verdict::blocked) continue;
+      if (each.what != sluice::verdict::blocked) continue;
       complain(fmt::format("{}: {}; {} (see 'sluice doctor')", each.name, each.found, each.advice));
       return false;
     }
@@ -242,9 +246,8 @@ class acceptance_run {
   void set_gpu(const kfd::gpu_description& gpu) {
     about_.device.gpu = gpu;
     about_.device.properties = read_properties(how_.where, gpu.node);
-    const machine here{.where = how_.where, .try_io_uring = {}};
-    about_.device.mes = uses_mes(here, gpu.gfx_target_version);
-    about_.device.many_debugged = many_debugged(gpu.gfx_target_version);
+    about_.device.mes = kfd::uses_mes({}, gpu.gfx_target_version);
+    about_.device.many_debugged = kfd::many_debugged(gpu.gfx_target_version);
   }
 
   void go(hands& by) {

@@ -43,10 +43,9 @@ std::string driver_text(const device_facts& of) {
 }
 
 std::string device_text(const device_facts& of) {
-  const auto gfx = of.gpu.gfx_target_version;
-  return fmt::format("gpu_id {}, {}{}, gfx {}.{}.{}, {}", static_cast<std::uint32_t>(of.gpu.id),
-                     of.gpu.name.empty() ? "" : of.gpu.name + ", ", of.gpu.pci, gfx / 10000,
-                     gfx / 100 % 100, gfx % 100, of.mes ? "MES" : "runlist");
+  return fmt::format("gpu_id {}, {}{}, gfx {}, {}", static_cast<std::uint32_t>(of.gpu.id),
+                     of.gpu.name.empty() ? "" : of.gpu.name + ", ", of.gpu.pci,
+                     kfd::gfx_text(of.gpu.gfx_target_version), of.mes ? "MES" : "runlist");
 }
 
 /// What goes into a profile: rounded to a microsecond, within what a profile may say.
@@ -245,7 +244,7 @@ std::string profile_text(const report& about) {
   shown("device_id", "device_id", 0xffff);
   shown("domain", "domain", 0xffff);
   shown("location_id", "location_id", 0xffff);
-  number("hive_id", gpu.hive, std::numeric_limits<std::int64_t>::max());
+  number("hive_id", gpu.reset_domain, std::numeric_limits<std::int64_t>::max());
   number("memory_mib", gpu.vram.value_or(0) >> 20U, 1U << 24U);
   shown("shader_arrays", "array_count", 1024);
   shown("arrays_per_engine", "simd_arrays_per_engine", 64);

@@ -1,6 +1,7 @@
 // sluice breaker: which GPUs the scheduler leaves alone, and the word that one works again.
 
 #include "breakers.hpp"
+#include "driver_choice.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
@@ -14,8 +15,6 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
-#include "sluice/kfd/roots.hpp"
-
 namespace sluice::cli {
 
 namespace {
@@ -24,19 +23,20 @@ namespace json = boost::json;
 
 struct breaker_options {
   std::string store;
+  std::string driver;
   std::vector<std::string> gpus;
   bool all = false;
   bool json = false;
 };
 
-breaker_store store_of(const breaker_options& chosen) {
-  return chosen.store.empty() ? default_breaker_store() : breaker_store{chosen.store};
+breaker_store store_of(const breaker_options& chosen, const driver& of) {
+  return chosen.store.empty() ? default_breaker_store(of) : breaker_store{chosen.store};
 }
 
-/// The names of GPUs; none where the driver's tree cannot be read, which a store does not need.
-kfd::node_view node_now() {
-  auto node = kfd::look_at_node(kfd::roots::from_environment());
-  return node ? std::move(*node) : kfd::node_view{};
+/// The names of GPUs; none where the driver cannot be looked at, which a store does not need.
+node_view node_now(const driver& of) {
+  auto node = of.look();
+  return node ? std::move(*node) : node_view{};
 }
 
 std::optional<stored_breakers> read(const breaker_store& store) {
@@ -50,8 +50,8 @@ std::optional<stored_breakers> read(const breaker_store& store) {
   return std::move(*all);
 }
 
-int list(const breaker_options& chosen) {
-  const auto store = store_of(chosen);
+int list(const breaker_options& chosen, const driver& of) {
+  const auto store = store_of(chosen, of);
   const auto all = read(store);
   if (!all) return exit_failed;
   if (chosen.json)
@@ -66,7 +66,7 @@ int list(const breaker_options& chosen) {
                ? exit_done
                : exit_failed;
   }
-  const auto node = node_now();
+  const auto node = node_now(of);
   using enum table::align;
   table rows{{{"GPU", right}, {"GPU_ID", right}, {"SINCE"}, {"UNTIL"}, {"CAUSE"}, {"OF", right}}};
   for (const auto& [gpu, each] : *all) {
@@ -78,11 +78,11 @@ int list(const breaker_options& chosen) {
   return print(rows.text(terminal_width())) ? exit_done : exit_failed;
 }
 
-int rearm(const breaker_options& chosen) {
-  const auto store = store_of(chosen);
+int rearm(const breaker_options& chosen, const driver& of) {
+  const auto store = store_of(chosen, of);
   const auto all = read(store);
   if (!all) return exit_failed;
-  const auto node = node_now();
+  const auto node = node_now(of);
   std::vector<gpu_id> ids;
   if (chosen.all)
     for (const auto& [gpu, each] : *all) ids.push_back(gpu);
@@ -134,7 +134,7 @@ int rearm(const breaker_options& chosen) {
 
 }  // namespace
 
-subcommand add_breaker(CLI::App& program) {
+subcommand add_breaker(CLI::App& program, const driver_list& known) {
   const auto chosen = std::make_shared<breaker_options>();
   auto* const command =
       program.add_subcommand("breaker", "List and re-arm breakers, which stop suspends on a GPU");
@@ -145,7 +145,8 @@ subcommand add_breaker(CLI::App& program) {
       "GPU works again; otherwise the breaker closes after the time breaker_rearm.\n"
       "Breakers stay open when the daemon restarts. A reboot closes them.\n" +
       std::string{exit_codes});
-  const auto add_common = [chosen](CLI::App& to) {
+  const auto add_common = [chosen, known](CLI::App& to) {
+    add_driver(to, known, chosen->driver);
     to.add_flag("--json", chosen->json, "Print one line of JSON");
     to.add_option("--store", chosen->store,
                   "Breaker file [$SLUICE_BREAKERS or /run/sluice/breakers]")
@@ -160,13 +161,15 @@ subcommand add_breaker(CLI::App& program) {
           ->type_name("");
   rearm_command->add_flag("--all", chosen->all, "Re-arm all open breakers")->excludes(gpus);
   add_common(*rearm_command);
-  return {command, [chosen, list_command] {
-            if (list_command->parsed()) return list(*chosen);
+  return {command, [chosen, known, list_command] {
+            const auto of = find_driver(known, chosen->driver);
+            if (!of) return exit_failed;
+            if (list_command->parsed()) return list(*chosen, *of);
             if (chosen->gpus.empty() && !chosen->all) {
               complain("GPU is missing: name one or more GPUs, or use --all (see --help)");
               return exit_usage;
             }
-            return rearm(*chosen);
+            return rearm(*chosen, *of);
           }};
 }
 

@@ -9,8 +9,6 @@
 #include <boost/json.hpp>
 #include <fmt/format.h>
 
-#include "sluice/config.hpp"
-#include "sluice/kfd/roots.hpp"
 #include "sluice/roles/role_store.hpp"
 
 namespace sluice::cli {
@@ -20,7 +18,7 @@ namespace {
 namespace json = boost::json;
 
 /// When a process began, on the wall: start times are ticks since boot.
-wall_time began(const kfd::process_description& process) {
+wall_time began(const process_description& process) {
   const auto ticks = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
   const std::chrono::milliseconds since_boot{process.start_time * 1000 / ticks};
   return wall_time_now() - (roles::boot_time_now() - since_boot);
@@ -32,13 +30,13 @@ void drop_over(stored_breakers& all) {
   std::erase_if(all, [now = wall_time_now()](const auto& each) { return each.second.over(now); });
 }
 
-std::string gpu_name(const kfd::node_view& node, gpu_id id) {
+std::string gpu_name(const node_view& node, gpu_id id) {
   const auto* const gpu = node.find(id);
   if (gpu == nullptr) return fmt::format("the GPU with gpu_id {}", number(id));
   return fmt::format("GPU {} (gpu_id {})", gpu->ordinal, number(id));
 }
 
-std::string breaker_text(gpu_id gpu, const stored_breaker& which, const kfd::node_view& node) {
+std::string breaker_text(gpu_id gpu, const stored_breaker& which, const node_view& node) {
   return fmt::format("{}{}; since {}, until {}", words_of(which.why),
                      which.first == gpu ? ""
                                         : fmt::format(" (the failure was on {} of the same hive)",
@@ -60,7 +58,7 @@ json::value breakers_json(const stored_breakers& all) {
   return list;
 }
 
-std::vector<std::string> breaker_warnings(const kfd::node_view& node, const stored_breakers& all) {
+std::vector<std::string> breaker_warnings(const node_view& node, const stored_breakers& all) {
   std::vector<std::string> said;
   for (const auto& [gpu, each] : all) {
     // At a reset, the driver stops the queues of all processes on all GPUs.
@@ -85,56 +83,19 @@ std::vector<std::string> breaker_warnings(const kfd::node_view& node, const stor
   return said;
 }
 
-breaker_store default_breaker_store() {
-  return breaker_store{breaker_store::default_path(kfd::roots::from_environment().other_tree())};
+breaker_store default_breaker_store(const driver& of) {
+  return breaker_store{breaker_store::default_path(of.device_key())};
 }
 
-stored_breakers open_breakers() {
+stored_breakers open_breakers(const driver& of) {
   std::string message;
-  auto all = default_breaker_store().read(message);
+  auto all = default_breaker_store(of).read(message);
   if (!all) {
     complain("warning: " + message + "; cannot check for open breakers");
     return {};
   }
   drop_over(*all);
   return *all;
-}
-
-void open_breakers_of(const std::vector<kfd::gpu_failure>& failed) {
-  const auto known = open_breakers();
-  kfd::node_view node;
-  if (auto seen = kfd::look_at_node(kfd::roots::from_environment())) node = std::move(*seen);
-  stored_breakers made;
-  const auto open = [&](gpu_id gpu, const kfd::gpu_failure& by) {
-    if (known.contains(gpu)) return;
-    const auto now = wall_time_now();
-    made.emplace(gpu, stored_breaker{.why = by.why,
-                                     .first = by.gpu,
-                                     .since = now,
-                                     .until = now + std::chrono::ceil<std::chrono::milliseconds>(
-                                                        scheduler_config{}.breaker_rearm)});
-  };
-  for (const auto& each : failed) {
-    open(each.gpu, each);
-    const auto* const about = node.find(each.gpu);
-    if (about == nullptr || about->hive == 0) continue;
-    for (const auto& other : node.gpus)
-      if (other.hive == about->hive) open(other.id, each);
-  }
-  if (made.empty()) return;
-  const breaker_store store = default_breaker_store();
-  std::string message;
-  if (!store.change(made, {}, message)) {
-    complain(message +
-             "; schedulers do not know of this failure: do not suspend queues on this GPU and its "
-             "hive until the GPU works again");
-    return;
-  }
-  for (const auto& [gpu, each] : made)
-    complain(
-        fmt::format("{}: its breaker is open now (file {}): sluice suspends no queue on this GPU; "
-                    "when the GPU works again, run sluice breaker rearm {}",
-                    gpu_name(node, gpu), store.path(), number(gpu)));
 }
 
 }  // namespace sluice::cli

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include "sluice/agent/agent_backend.hpp"
-#include "sluice/kfd/roots.hpp"
 
 namespace sluice::cli {
 
@@ -22,11 +21,10 @@ namespace {
 /// What it needs beside what it names. Not errors: another machine, or another user, may run it.
 std::vector<std::string> not_ready(const daemon_config& config) {
   std::vector<std::string> found;
-  const auto where = kfd::roots::from_environment();
+  const std::string absent =
+      config.node.driver ? config.node.driver->why_absent() : config.no_driver;
+  if (!absent.empty()) found.push_back(absent + " (see 'sluice doctor')");
   std::error_code error;
-  if (!std::filesystem::exists(where.device, error))
-    found.push_back(fmt::format("{} does not exist; load the amdgpu driver (see 'sluice doctor')",
-                                where.device));
   if (!std::filesystem::is_directory(config.node.files.directory, error))
     found.push_back(
         fmt::format("directory {} does not exist; create it, or change directory of [daemon]",
@@ -54,8 +52,8 @@ std::vector<std::string> not_ready(const daemon_config& config) {
   return found;
 }
 
-int check_file(const std::string& path) {
-  const auto config = load_daemon(path, daemon_policies());
+int check_file(const std::string& path, const driver_list& known) {
+  const auto config = load_daemon(path, daemon_policies(), known);
   if (!config) return exit_failed;
   if (const auto missing = config->missing_here(); !missing.empty()) {
     for (const std::string& each : missing) complain(printable(path + ": " + each));
@@ -69,7 +67,7 @@ int check_file(const std::string& path) {
 
 }  // namespace
 
-subcommand add_check(CLI::App& program) {
+subcommand add_check(CLI::App& program, const driver_list& known) {
   const auto path = std::make_shared<std::string>();
   auto* const command =
       program.add_subcommand("check", "Check a configuration file of 'sluice run'");
@@ -80,7 +78,7 @@ subcommand add_check(CLI::App& program) {
       "it now. Does not start the daemon.\n"
       "Exit code 0: no errors; 1: errors; 2: invalid command line.");
   command->add_option("FILE", *path, "Configuration file (TOML)")->required()->type_name("");
-  return {command, [path] { return check_file(*path); }};
+  return {command, [path, known] { return check_file(*path, known); }};
 }
 
 }  // namespace sluice::cli

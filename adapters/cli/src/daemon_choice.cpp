@@ -17,9 +17,10 @@ policy_registry daemon_policies() {
   return known;
 }
 
-std::optional<daemon_config> load_daemon(const std::string& path, const policy_registry& known) {
+std::optional<daemon_config> load_daemon(const std::string& path, const policy_registry& known,
+                                         const driver_list& drivers) {
   std::vector<std::string> problems;
-  auto loaded = load_daemon_config(path, known, problems);
+  auto loaded = load_daemon_config(path, known, drivers, problems);
   for (const std::string& each : problems) complain(printable(each));
   if (!loaded) return {};
   return std::move(*loaded);
@@ -27,10 +28,10 @@ std::optional<daemon_config> load_daemon(const std::string& path, const policy_r
 
 std::string words_of(const daemon_config& config) {
   return fmt::format(
-      "mode {}, policy {}, files in {}, role store {}",
+      "mode {}, policy {}, driver {}, files in {}, role store {}",
       config.node.mode == node_mode::enforce ? "enforce" : "observe (attaches to no process)",
       config.policy.empty() ? "from a plugin, wrapped by another policy" : config.policy,
-      config.node.files.directory,
+      config.node.driver ? config.node.driver->name() : config.driver, config.node.files.directory,
       config.node.settings.roles.role_store.empty() ? "none"
                                                     : config.node.settings.roles.role_store);
 }

@@ -13,7 +13,8 @@ namespace sluice::cli {
 policy_registry daemon_policies();
 
 /// \return nothing after complaints, one for each error of the file.
-std::optional<daemon_config> load_daemon(const std::string& path, const policy_registry& known);
+std::optional<daemon_config> load_daemon(const std::string& path, const policy_registry& known,
+                                         const driver_list& drivers);
 
 /// What would run, in one line.
 std::string words_of(const daemon_config& config);

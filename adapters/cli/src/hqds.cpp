@@ -17,6 +17,8 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/kfd/driver.hpp"
+#include "sluice/kfd/roots.hpp"
 #include "sluice/os/whole_file.hpp"
 
 namespace sluice::cli {
@@ -51,10 +53,10 @@ const kfd::mqd* owner_of(const kfd::hqd& slot, const kfd::mqds& queues) {
 }
 
 /// The ring size that all compute queues of the process on the GPU have; 0: they differ.
-std::uint32_t common_ring(const kfd::process_description& process, gpu_id gpu) {
+std::uint32_t common_ring(const process_description& process, gpu_id gpu) {
   std::uint64_t common = 0;
   for (const auto& queue : process.queues) {
-    if (queue.gpu != gpu || kind_of(queue.type) != queue_kind::compute) continue;
+    if (queue.gpu != gpu || queue.kind != queue_kind::compute) continue;
     if (common != 0 && queue.ring_bytes != common) return 0;
     common = queue.ring_bytes;
   }
@@ -98,8 +100,8 @@ int show_once(const hqds_options& chosen, picture which) {
   auto slots = kfd::parse_hqds(*text);
   const auto descriptors = read_whole_file(where.debugfs + "/mqds", largest_table);
   const auto queues = kfd::parse_mqds(descriptors ? *descriptors : std::string());
-  kfd::node_view node;  // names only: slots are shown without them, too
-  if (auto seen = kfd::look_at_node(where)) node = std::move(*seen);
+  node_view node;  // names only: slots are shown without them, too
+  if (auto seen = kfd::make_driver()->look()) node = std::move(*seen);
   if (!chosen.gpus.empty()) {
     std::vector<gpu_id> wanted;
     for (const auto& word : chosen.gpus) {
@@ -147,15 +149,14 @@ int show(const hqds_options& chosen) {
 }  // namespace
 
 std::vector<slot_view> taken_slots(const kfd::hqds& slots, const kfd::mqds& queues,
-                                   const kfd::node_view& node) {
+                                   const node_view& node) {
   std::vector<slot_view> taken;
   for (const kfd::hqd& slot : slots.slots) {
     if (slot.hiq || !slot.active) continue;
     slot_view view{.slot = slot};
     if (const auto* const owner = owner_of(slot, queues)) {
       view.pid = owner->pid;
-      const auto process =
-          std::ranges::find(node.processes, owner->pid, &kfd::process_description::pid);
+      const auto process = std::ranges::find(node.processes, owner->pid, &process_description::pid);
       if (process != node.processes.end()) {
         view.command = process->command;
         view.ring_bytes = common_ring(*process, slot.gpu);
@@ -168,7 +169,7 @@ std::vector<slot_view> taken_slots(const kfd::hqds& slots, const kfd::mqds& queu
 }
 
 std::string hqds_text(const kfd::hqds& slots, const std::vector<slot_view>& taken,
-                      const kfd::node_view& node, std::size_t width) {
+                      const node_view& node, std::size_t width) {
   const auto gpu_text = [&](gpu_id id) {
     const auto* const gpu = node.find(id);
     return gpu != nullptr ? std::to_string(gpu->ordinal) : fmt::format("id {}", number(id));

@@ -12,7 +12,7 @@
 
 #include "sluice/kfd/hqds.hpp"
 #include "sluice/kfd/mqds.hpp"
-#include "sluice/kfd/node_view.hpp"
+#include "sluice/node_view.hpp"
 
 namespace sluice::cli {
 
@@ -28,10 +28,10 @@ struct slot_view {
 /// descriptor (of a GPU with several XCCs the first one's does), or exactly one descriptor of its
 /// GPU has that ring, and the vmid of its last save if that is known.
 std::vector<slot_view> taken_slots(const kfd::hqds& slots, const kfd::mqds& queues,
-                                   const kfd::node_view& node);
+                                   const node_view& node);
 
 std::string hqds_text(const kfd::hqds& slots, const std::vector<slot_view>& taken,
-                      const kfd::node_view& node, std::size_t width);
+                      const node_view& node, std::size_t width);
 boost::json::value hqds_json(const kfd::hqds& slots, const std::vector<slot_view>& taken);
 
 }  // namespace sluice::cli

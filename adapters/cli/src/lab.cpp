@@ -50,6 +50,7 @@ struct lab_options {
   std::string trace;
   std::string duration;
   std::string config;
+  std::vector<std::string> driver_tables;  ///< That the configuration may have.
   std::string reaction, wake_up, warm_up;
   bool no_clients = false;
   std::string targets;
@@ -351,9 +352,9 @@ void note_on_slice(const policy_registry& known, const std::string& who, const s
 
 /// The limits of a configuration, and its policy as one more row.
 checked<bool> set_config(const std::string& path, const policy_registry& known,
-                         lab::study_spec& spec) {
+                         const std::vector<std::string>& driver_tables, lab::study_spec& spec) {
   std::string message;
-  auto loaded = load_config(path, message);
+  auto loaded = load_config(path, message, driver_tables);
   if (!loaded) return failure(message);
   spec.common.limits = *loaded;
   if (loaded->policy_time_limit != scheduler_config{}.policy_time_limit) {
@@ -363,7 +364,7 @@ checked<bool> set_config(const std::string& path, const policy_registry& known,
                     path));
   }
   std::vector<std::string> problems;
-  auto chosen = read_policy(known, path, problems);
+  auto chosen = read_policy(known, path, problems, {}, driver_tables);
   if (!chosen) return failure(problems.front());
   if (!*chosen) return true;
   note_on_slice(known, path, (*chosen)->name, (*chosen)->values, loaded->max_suspend);
@@ -422,7 +423,8 @@ checked<lab::study_spec> make_spec(const lab_options& asked, const policy_regist
     spec.policies.push_back({each, lab::arrangement::scheduled, std::move(*make), 1});
   }
   if (!asked.config.empty()) {
-    if (auto set = set_config(asked.config, known, spec); set.has_error()) return set.error();
+    if (auto set = set_config(asked.config, known, asked.driver_tables, spec); set.has_error())
+      return set.error();
   }
   for (const auto& each : asked.policies) {
     const auto given = lab::parse_choice(each);
@@ -564,8 +566,9 @@ int run(const lab_options& asked) {
 
 }  // namespace
 
-subcommand add_lab(CLI::App& program) {
+subcommand add_lab(CLI::App& program, const driver_list& known) {
   const auto chosen = std::make_shared<lab_options>();
+  chosen->driver_tables = driver_names(make_all(known));
   auto* const command =
       program.add_subcommand("lab", "Compare policies on a simulated node in virtual time");
   command->footer("Arrivals:\n" + lab::describe(arrival_kinds()) + "Services:\n" +

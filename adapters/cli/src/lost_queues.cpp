@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "sluice/config.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/uapi.hpp"
 
 namespace sluice::cli {
@@ -64,18 +67,57 @@ std::vector<std::string> error_states(pid_t pid, const std::vector<kfd::held_que
 }
 
 std::vector<std::string> breakers_of(pid_t pid) {
-  auto all = open_breakers();
+  const auto driver = kfd::make_driver();
+  auto all = open_breakers(*driver);
   if (all.empty()) return {};
-  auto node = kfd::look_at_node(kfd::roots::from_environment());
+  auto node = driver->look();
   if (!node) return {};
   std::erase_if(node->processes, [&](const auto& process) { return process.pid != pid; });
   std::erase_if(all, [&](const auto& each) {
     return std::ranges::none_of(node->processes, [&](const auto& process) {
-      return std::ranges::find(process.queues, each.first, &kfd::queue_description::gpu) !=
+      return std::ranges::find(process.queues, each.first, &queue_description::gpu) !=
              process.queues.end();
     });
   });
   return breaker_warnings(*node, all);
+}
+
+void open_breakers_of(const std::vector<kfd::gpu_failure>& failed) {
+  const auto driver = kfd::make_driver();
+  const auto known = open_breakers(*driver);
+  node_view node;
+  if (auto seen = driver->look()) node = std::move(*seen);
+  stored_breakers made;
+  const auto open = [&](gpu_id gpu, const kfd::gpu_failure& by) {
+    if (known.contains(gpu)) return;
+    const auto now = wall_time_now();
+    made.emplace(gpu, stored_breaker{.why = by.why,
+                                     .first = by.gpu,
+                                     .since = now,
+                                     .until = now + std::chrono::ceil<std::chrono::milliseconds>(
+                                                        scheduler_config{}.breaker_rearm)});
+  };
+  for (const auto& each : failed) {
+    open(each.gpu, each);
+    const auto* const about = node.find(each.gpu);
+    if (about == nullptr || about->reset_domain == 0) continue;
+    for (const auto& other : node.gpus)
+      if (other.reset_domain == about->reset_domain) open(other.id, each);
+  }
+  if (made.empty()) return;
+  const breaker_store store = default_breaker_store(*driver);
+  std::string message;
+  if (!store.change(made, {}, message)) {
+    complain(message +
+             "; schedulers do not know of this failure: do not suspend queues on this GPU and its "
+             "hive until the GPU works again");
+    return;
+  }
+  for (const auto& [gpu, each] : made)
+    complain(
+        fmt::format("{}: its breaker is open now (file {}): sluice suspends no queue on this GPU; "
+                    "when the GPU works again, run sluice breaker rearm {}",
+                    gpu_name(node, gpu), store.path(), number(gpu)));
 }
 
 }  // namespace sluice::cli

@@ -25,4 +25,8 @@ std::vector<std::string> error_states(pid_t pid, const std::vector<kfd::held_que
 /// A sentence for each GPU of the process with an open breaker.
 std::vector<std::string> breakers_of(pid_t pid);
 
+/// Opens the breakers of these GPUs and their hives in the store, for a scheduler's default time,
+/// and says so, or why not.
+void open_breakers_of(const std::vector<kfd::gpu_failure>& failed);
+
 }  // namespace sluice::cli

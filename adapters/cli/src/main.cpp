@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "sluice/kfd/driver.hpp"
+
 namespace {
 
 /// What is wrong where a subcommand should be, with a list of those there are; nothing else is.
@@ -41,13 +43,18 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   program.footer(exit_codes);  // of those that have no other, too
   program.set_version_flag("--version", "sluice " SLUICE_VERSION);
+  const sluice::driver_list known{
+      [] { return sluice::kfd::make_driver(); },
+  };
   const std::vector<subcommand> all{
-      add_doctor(program),  add_queues(program),  add_hqds(program),    add_role(program),
-      add_suspend(program), add_resume(program),  add_release(program), add_rescue(program),
-      add_breaker(program), add_run(program),     add_check(program),   add_status(program),
-      add_top(program),     add_why(program),     add_pause(program),   add_unpause(program),
-      add_jobs(program),    add_sim(program),     add_policy(program),  add_lab(program),
-      add_replay(program),  add_analyze(program), add_accept(program),  add_manual(program),
+      add_doctor(program, known), add_queues(program, known), add_hqds(program),
+      add_role(program),          add_suspend(program),       add_resume(program),
+      add_release(program),       add_rescue(program),        add_breaker(program, known),
+      add_run(program, known),    add_check(program, known),  add_status(program),
+      add_top(program),           add_why(program),           add_pause(program),
+      add_unpause(program),       add_jobs(program),          add_sim(program),
+      add_policy(program),        add_lab(program, known),    add_replay(program),
+      add_analyze(program),       add_accept(program),        add_manual(program),
   };
   try {
     program.parse(argc, argv);

@@ -266,19 +266,29 @@ std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{:.{}f}{}", value, value < 9.95 ? 1 : 0, units[unit]);
 }
 
-const kfd::gpu_description* find_gpu(const kfd::node_view& node, const std::string& word) {
-  const auto first = [&](const auto& matches) -> const kfd::gpu_description* {
+const gpu_description* find_gpu(const node_view& node, const std::string& word) {
+  const auto first = [&](const auto& matches) -> const gpu_description* {
     const auto found = std::ranges::find_if(node.gpus, matches);
     return found == node.gpus.end() ? nullptr : &*found;
   };
-  if (word.starts_with("0x")) {
-    const auto id = whole_number<std::uint64_t>(std::string_view{word}.substr(2), 16);
-    return first([&](const auto& gpu) { return id && gpu.unique_id == *id; });
-  }
+  const auto hexadecimal = [](std::string_view text) {
+    return text.starts_with("0x") ? whole_number<std::uint64_t>(text.substr(2), 16) : std::nullopt;
+  };
+  const auto same = [&](const std::string& shown) {
+    const auto value = hexadecimal(word);
+    return shown == word || (value && value == hexadecimal(shown));
+  };
   const auto id = whole_number<std::uint32_t>(word);
-  if (!id) return first([&](const auto& gpu) { return gpu.pci == word; });
+  if (!id) {
+    return first([&](const gpu_description& gpu) {
+      return gpu.pci == word || std::ranges::any_of(gpu.facts, [&](const driver_fact& each) {
+               const auto* const text = std::get_if<std::string>(&each.value);
+               return text != nullptr && same(*text);
+             });
+    });
+  }
   if (const auto* const gpu = node.find(gpu_id{*id})) return gpu;
-  return first([&](const auto& gpu) { return gpu.ordinal == *id; });
+  return first([&](const gpu_description& gpu) { return gpu.ordinal == *id; });
 }
 
 }  // namespace sluice::cli

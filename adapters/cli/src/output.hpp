@@ -20,7 +20,7 @@
 #include <boost/json/fwd.hpp>
 
 #include "sluice/ids.hpp"
-#include "sluice/kfd/node_view.hpp"
+#include "sluice/node_view.hpp"
 
 namespace sluice::cli {
 
@@ -103,9 +103,10 @@ std::optional<Number> whole_number(std::string_view text, int base = 10) {
   return value;
 }
 
-/// What a filter's word for a GPU means: a PCI address, a unique id (0x and hexadecimal digits), a
-/// gpu_id, or else a visible ordinal. \return nullptr when there is no such GPU.
-const kfd::gpu_description* find_gpu(const kfd::node_view& node, const std::string& word);
+/// What a filter's word for a GPU means: a PCI address or another text that its driver shows of it
+/// alone, such as a unique id; a gpu_id, or else a visible ordinal. \return nullptr when there is
+/// no such GPU.
+const gpu_description* find_gpu(const node_view& node, const std::string& word);
 
 constexpr std::uint32_t number(gpu_id id) noexcept { return static_cast<std::uint32_t>(id); }
 constexpr std::uint32_t number(driver_queue_id id) noexcept {

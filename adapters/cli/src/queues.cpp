@@ -1,6 +1,7 @@
 #include "queues.hpp"
 
 #include "breakers.hpp"
+#include "driver_choice.hpp"
 #include "holder_link.hpp"
 #include "output.hpp"
 #include "status_view.hpp"
@@ -21,7 +22,6 @@
 
 #include "sluice/discovery.hpp"
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/survey.hpp"
 #include "sluice/roles/classification.hpp"
 
 namespace sluice::cli {
@@ -47,23 +47,13 @@ std::string user_text(const std::optional<uid_t>& user) {
   return entry != nullptr ? printable(entry->pw_name) : std::to_string(*user);
 }
 
-std::string_view type_text(kfd::queue_type type) {
-  switch (type) {
-    case kfd::queue_type::compute_pm4:
-    case kfd::queue_type::compute_aql: return "compute";
-    case kfd::queue_type::sdma: return "sdma";
-    case kfd::queue_type::sdma_xgmi: return "sdma_xgmi";
-  }
-  return "unknown";
-}
-
 std::uint64_t sum(const std::map<gpu_id, std::uint64_t>& of) {
   std::uint64_t all = 0;
   for (const auto& [gpu, value] : of) all += value;
   return all;
 }
 
-std::uint64_t used_vram(const kfd::node_view& node, gpu_id gpu) {
+std::uint64_t used_vram(const node_view& node, gpu_id gpu) {
   std::uint64_t used = 0;
   for (const auto& process : node.processes)
     if (const auto found = process.vram.find(gpu); found != process.vram.end())
@@ -71,11 +61,15 @@ std::uint64_t used_vram(const kfd::node_view& node, gpu_id gpu) {
   return used;
 }
 
-std::string gpu_line(const kfd::gpu_description& gpu) {
-  return fmt::format("GPU {}: gpu_id {}, {}, unique id {:#x}, gfx {}.{}.{}{}\n", gpu.ordinal,
-                     number(gpu.id), gpu.pci, gpu.unique_id, gpu.gfx_target_version / 10000,
-                     gpu.gfx_target_version / 100 % 100, gpu.gfx_target_version % 100,
-                     gpu.vram ? ", " + bytes_text(*gpu.vram) + " VRAM" : "");
+std::string gpu_line(const gpu_description& gpu) {
+  std::string line = fmt::format("GPU {}: gpu_id {}", gpu.ordinal, number(gpu.id));
+  const auto add = [&](const std::string& text) {
+    if (!text.empty()) line += ", " + text;
+  };
+  add(gpu.pci);
+  for (const auto& each : gpu.facts) add(each.text);
+  if (gpu.vram) add(bytes_text(*gpu.vram) + " VRAM");
+  return line + "\n";
 }
 
 /// nullptr: nobody traces the process, and no `sluice suspend` holds it.
@@ -84,8 +78,7 @@ const holding* find(const holdings& held, pid_t pid) {
   return found == held.end() ? nullptr : &found->second;
 }
 
-roles::role_reason role_of(const roles::role_reasons& given,
-                           const kfd::process_description& process) {
+roles::role_reason role_of(const roles::role_reasons& given, const process_description& process) {
   const auto found = given.find({process.pid, process.start_time});
   return found == given.end() ? roles::role_reason{} : found->second;
 }
@@ -114,10 +107,10 @@ std::string state_text(const holding* by, driver_queue_id id, bool evicted) {
 /// Calls `visit(process, gpu, milliseconds)` for each process whose time off a GPU went on between
 /// two looks.
 template <class Visit>
-void for_each_eviction(const kfd::node_view& before, const kfd::node_view& now, Visit visit) {
+void for_each_eviction(const node_view& before, const node_view& now, Visit visit) {
   for (const auto& process : now.processes) {
     const auto earlier =
-        std::ranges::find(before.processes, process.pid, &kfd::process_description::pid);
+        std::ranges::find(before.processes, process.pid, &process_description::pid);
     if (earlier == before.processes.end() || earlier->start_time != process.start_time) continue;
     for (const auto& [gpu, ms] : process.evicted_ms) {
       const auto old = earlier->evicted_ms.find(gpu);
@@ -136,7 +129,7 @@ json::value pid_or_null(pid_t pid) { return pid != 0 ? json::value(pid) : json::
 
 }  // namespace
 
-std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& node) {
+std::optional<std::string> apply(const queue_filter& filter, node_view& node) {
   std::vector<gpu_id> gpus;
   for (const auto& word : filter.gpus) {
     const auto* const gpu = find_gpu(node, word);
@@ -153,13 +146,13 @@ std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& nod
   const auto among = [](const auto& wanted, const auto& value) {
     return wanted.empty() || std::ranges::find(wanted, value) != wanted.end();
   };
-  std::erase_if(node.processes, [&](kfd::process_description& process) {
+  std::erase_if(node.processes, [&](process_description& process) {
     if (!among(filter.pids, process.pid)) return true;
     if (!users.empty() && (!process.user || !among(users, *process.user))) return true;
     const bool had = !process.queues.empty();
-    std::erase_if(process.queues, [&](const kfd::queue_description& queue) {
+    std::erase_if(process.queues, [&](const queue_description& queue) {
       return !among(gpus, queue.gpu) ||
-             (filter.compute && *filter.compute != (kind_of(queue.type) == queue_kind::compute));
+             (filter.compute && *filter.compute != (queue.kind == queue_kind::compute));
     });
     if (!gpus.empty()) {
       std::erase_if(process.vram, [&](const auto& each) { return !among(gpus, each.first); });
@@ -173,7 +166,7 @@ std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& nod
   return {};
 }
 
-std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd::node_view& now) {
+std::vector<std::string> memory_warnings(const node_view& before, const node_view& now) {
   constexpr double nearly_all = 0.9;
   std::vector<std::string> warnings;
   for (const auto& gpu : now.gpus) {
@@ -195,7 +188,7 @@ std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd
   return warnings;
 }
 
-evictions evicted_between(const kfd::node_view& before, const kfd::node_view& now) {
+evictions evicted_between(const node_view& before, const node_view& now) {
   evictions found;
   for_each_eviction(before, now, [&](const auto& process, gpu_id gpu, std::uint64_t) {
     found.emplace(process.pid, gpu);
@@ -203,7 +196,7 @@ evictions evicted_between(const kfd::node_view& before, const kfd::node_view& no
   return found;
 }
 
-holdings ask_holders(const kfd::node_view& node) {
+holdings ask_holders(const node_view& node) {
   holdings held;
   const auto names = list_holders();
   for (const auto& process : node.processes) {
@@ -218,8 +211,7 @@ holdings ask_holders(const kfd::node_view& node) {
   return held;
 }
 
-std::string queues_text(const kfd::node_view& node, const about_processes& known,
-                        std::size_t width) {
+std::string queues_text(const node_view& node, const about_processes& known, std::size_t width) {
   using enum table::align;
   table rows{{{"PID", right},
               {"USER", left, true},
@@ -248,8 +240,7 @@ std::string queues_text(const kfd::node_view& node, const about_processes& known
       const auto* const gpu = node.find(queue.gpu);
       const auto vram = process.vram.find(queue.gpu);
       rows.add({pid, user, command, what, gpu != nullptr ? std::to_string(gpu->ordinal) : "?",
-                std::to_string(number(queue.id)), std::string{type_text(queue.type)},
-                bytes_text(queue.ring_bytes),
+                std::to_string(number(queue.id)), queue.type, bytes_text(queue.ring_bytes),
                 queue.priority ? std::to_string(*queue.priority) : "-",
                 state_text(by, queue.id, is_evicted(known, process.pid, queue.gpu)),
                 vram != process.vram.end() ? bytes_text(vram->second) : "-"});
@@ -266,21 +257,21 @@ std::string queues_text(const kfd::node_view& node, const about_processes& known
   return out + "\n" + rows.text(width);
 }
 
-json::value queues_json(const kfd::node_view& node, const about_processes& known,
+json::value queues_json(const node_view& node, const about_processes& known,
                         const std::vector<std::string>& warnings) {
   json::array gpus;
   for (const auto& gpu : node.gpus) {
-    gpus.push_back(json::object{
+    json::object shown{
         {"gpu_id", number(gpu.id)},
         {"ordinal", gpu.ordinal},
-        {"node", gpu.node},
         {"name", gpu.name},
         {"pci", gpu.pci},
-        {"unique_id", fmt::format("{:#x}", gpu.unique_id)},
-        {"gfx_target_version", gpu.gfx_target_version},
         {"vram_bytes", or_null(gpu.vram)},
         {"vram_used_bytes", used_vram(node, gpu.id)},
-    });
+    };
+    for (const auto& each : gpu.facts)
+      std::visit([&](const auto& value) { shown[each.key] = value; }, each.value);
+    gpus.push_back(std::move(shown));
   }
   json::array processes;
   for (const auto& process : node.processes) {
@@ -291,7 +282,7 @@ json::value queues_json(const kfd::node_view& node, const about_processes& known
       queues.push_back(json::object{
           {"queue_id", number(queue.id)},
           {"gpu_id", number(queue.gpu)},
-          {"type", type_text(queue.type)},
+          {"type", queue.type},
           {"ring_bytes", queue.ring_bytes},
           {"priority", or_null(queue.priority)},
           {"suspended", or_null(is_suspended(by, queue.id))},
@@ -327,12 +318,13 @@ json::value queues_json(const kfd::node_view& node, const about_processes& known
                       {"warnings", std::move(said)}};
 }
 
-subcommand add_queues(CLI::App& program) {
+subcommand add_queues(CLI::App& program, const driver_list& known) {
   struct options {
     queue_filter filter;
     std::string type;
     duration interval = 200ms;
     std::string config;
+    std::string driver;
     bool json = false;
   };
   const auto chosen = std::make_shared<options>();
@@ -345,8 +337,9 @@ subcommand add_queues(CLI::App& program) {
       ->add_option("--gpu", chosen->filter.gpus,
                    "Show only these GPUs: gpu_id, ordinal, PCI or unique id")
       ->type_name("GPU");
-  command->add_option("--type", chosen->type, "Show only queues of one type")
-      ->check(CLI::IsMember({"compute", "sdma"}))
+  command
+      ->add_option("--type", chosen->type, "Show only compute queues, or only copy queues (sdma)")
+      ->check(CLI::IsMember({"compute", "copy", "sdma"}))
       ->type_name("TYPE");
   command->add_option("--user", chosen->filter.users, "Show only processes of these users")
       ->type_name("USER");
@@ -367,49 +360,46 @@ subcommand add_queues(CLI::App& program) {
       ->add_option("--config", chosen->config,
                    "TOML file with the table [roles] for the column ROLE")
       ->type_name("FILE");
+  add_driver(*command, known, chosen->driver);
   command->add_flag("--json", chosen->json, "Print one line of JSON");
   command->footer(
       "STATE suspended: 'sluice suspend' suspended the queue. STATE held: 'sluice\n"
       "suspend' holds the process, but this queue runs. STATE traced: another program,\n"
       "such as a scheduler's agent, traces the process; only that program knows whether\n"
       "the queue runs. STATE evicted: the driver removed the queue from the GPU because\n"
-      "memory is short. ROLE: role by the rules of --config, or by the default rules;\n"
-      "'-': no role; released: offline, but 'sluice release' applies; gang: offline,\n"
-      "but its gang is not complete. GPUs are numbered as in HIP_VISIBLE_DEVICES.\n"
-      "Only root sees priorities.\n" +
+      "memory is short. ROLE: by the rules of --config, or the default rules; '-': no\n"
+      "role; released: offline, but 'sluice release' applies; gang: offline, but its\n"
+      "gang is not complete. GPU: as in HIP_VISIBLE_DEVICES. Only root sees priorities.\n" +
       std::string{exit_codes});
-  return {command, [chosen] {
+  return {command, [chosen, known] {
             if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
-            const auto where = kfd::roots::from_environment();
-            auto seen = kfd::look_at_node(where);
-            if (!seen) {
-              complain(
-                  fmt::format("cannot read {}/proc: {}; load the amdgpu driver, or set "
-                              "SLUICE_KFD_SYSFS to the driver's sysfs tree",
-                              where.sysfs, seen.error().message()));
+            const auto driver = find_driver(known, chosen->driver);
+            if (!driver) return exit_failed;
+            const bool twice = chosen->interval > 0s;
+            const auto before = twice ? driver->look() : driver->look_closely();
+            if (!before) {
+              complain(driver->why_no_look(before.error()));
               return exit_failed;
             }
             for (const pid_t pid : chosen->filter.pids) {
-              if (std::ranges::find(seen->processes, pid, &kfd::process_description::pid) !=
-                  seen->processes.end())
+              if (std::ranges::find(before->processes, pid, &process_description::pid) !=
+                  before->processes.end())
                 continue;
-              complain("--pid: " + kfd::why_not_listed(pid, where));
+              complain("--pid: " + driver->why_not_listed(pid));
               return exit_failed;
             }
-            kfd::node_view before = *seen;
-            about_processes known;
-            if (chosen->interval > 0s) {
+            node_view seen = *before;
+            about_processes about;
+            if (twice) {
               std::this_thread::sleep_for(chosen->interval);
-              if (auto again = kfd::look_at_node(where)) seen = std::move(again);
-              known.evicted = evicted_between(before, *seen);
+              if (auto again = driver->look_closely()) seen = std::move(*again);
+              about.evicted = evicted_between(*before, seen);
             }
-            known.unfiltered = seen->processes.size();
-            // Best effort: only root can read it, and unknown priorities show as such.
-            (void)kfd::add_priorities(*seen, where);
-            auto warnings = memory_warnings(before, *seen);
-            auto breakers = open_breakers();
-            std::ranges::move(breaker_warnings(*seen, breakers), std::back_inserter(warnings));
-            if (const auto wrong = apply(chosen->filter, *seen)) {
+            about.unfiltered = seen.processes.size();
+            auto warnings = memory_warnings(*before, seen);
+            auto breakers = open_breakers(*driver);
+            std::ranges::move(breaker_warnings(seen, breakers), std::back_inserter(warnings));
+            if (const auto wrong = apply(chosen->filter, seen)) {
               complain(*wrong);
               return exit_failed;
             }
@@ -419,14 +409,14 @@ subcommand add_queues(CLI::App& program) {
               complain(message);
               return exit_failed;
             }
-            known.given = roles_now(*kfd::make_survey(where, complain), *rules, complain);
-            known.held = ask_holders(*seen);
+            about.given = roles_now(*driver->make_survey(complain), *rules, complain);
+            about.held = ask_holders(seen);
             if (chosen->json) {
-              auto all = queues_json(*seen, known, warnings);
+              auto all = queues_json(seen, about, warnings);
               all.as_object()["breakers"] = breakers_json(breakers);
               return print(all) ? exit_done : exit_failed;
             }
-            if (!print(queues_text(*seen, known, terminal_width()))) return exit_failed;
+            if (!print(queues_text(seen, about, terminal_width()))) return exit_failed;
             for (const auto& each : warnings) complain("warning: " + each);
             return exit_done;
           }};

@@ -11,7 +11,7 @@
 
 #include <boost/json/value.hpp>
 
-#include "sluice/kfd/node_view.hpp"
+#include "sluice/node_view.hpp"
 #include "sluice/result.hpp"
 #include "sluice/roles/role_reason.hpp"
 
@@ -26,17 +26,17 @@ struct queue_filter {
 
 /// Keeps what the filter asks for. \return a sentence when it names a GPU or user that is not
 /// there.
-std::optional<std::string> apply(const queue_filter& filter, kfd::node_view& node);
+std::optional<std::string> apply(const queue_filter& filter, node_view& node);
 
 /// Where the driver has taken whose queues off a GPU for want of memory.
 using evictions = std::set<std::pair<pid_t, gpu_id>>;
 
 /// Those whose time went on between two looks: the driver shows only how long they lasted in all.
-evictions evicted_between(const kfd::node_view& before, const kfd::node_view& now);
+evictions evicted_between(const node_view& before, const node_view& now);
 
 /// Sentences about memory: GPUs almost full, and processes whose queues were evicted between two
 /// looks. Suspending helps with neither.
-std::vector<std::string> memory_warnings(const kfd::node_view& before, const kfd::node_view& now);
+std::vector<std::string> memory_warnings(const node_view& before, const node_view& now);
 
 /// What is known of a process that is traced or held.
 struct holding {
@@ -48,7 +48,7 @@ struct holding {
 using holdings = std::map<pid_t, holding>;
 
 /// Asks every `sluice suspend` that holds one of the processes.
-holdings ask_holders(const kfd::node_view& node);
+holdings ask_holders(const node_view& node);
 
 /// What is known of the processes beside the look.
 struct about_processes {
@@ -58,9 +58,8 @@ struct about_processes {
   std::size_t unfiltered = 0;          ///< How many processes there were before the filter.
 };
 
-std::string queues_text(const kfd::node_view& node, const about_processes& known,
-                        std::size_t width);
-boost::json::value queues_json(const kfd::node_view& node, const about_processes& known,
+std::string queues_text(const node_view& node, const about_processes& known, std::size_t width);
+boost::json::value queues_json(const node_view& node, const about_processes& known,
                                const std::vector<std::string>& warnings);
 
 }  // namespace sluice::cli

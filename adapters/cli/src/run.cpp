@@ -23,7 +23,6 @@
 
 #include <fmt/format.h>
 
-#include "sluice/kfd/driver.hpp"
 #include "sluice/lab/choice.hpp"
 #include "sluice/node.hpp"
 #include "sluice/reactor.hpp"
@@ -79,7 +78,8 @@ bool has_event_loop(const run_options& chosen) {
 
 class daemon {
  public:
-  explicit daemon(run_options chosen) : chosen_(std::move(chosen)) {}
+  daemon(run_options chosen, driver_list drivers)
+      : chosen_(std::move(chosen)), drivers_(std::move(drivers)) {}
 
   int run() {
     auto config = load();
@@ -87,7 +87,8 @@ class daemon {
     running_ = std::move(*config);
     const auto missing = running_.missing_here();
     for (const std::string& each : missing) complain(printable(blame(each)));
-    if (!missing.empty()) return exit_failed;
+    if (!running_.node.driver) complain(running_.no_driver);
+    if (!missing.empty() || !running_.node.driver) return exit_failed;
     // Before any thread, so that all have them blocked and this one takes them.
     const sigset_t awaited = awaited_signals();
     ::pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
@@ -136,7 +137,7 @@ class daemon {
   }
 
   std::optional<daemon_config> load() const {
-    auto config = load_daemon(chosen_.config, known_);
+    auto config = load_daemon(chosen_.config, known_, drivers_);
     if (config && !chosen_.mode.empty())
       config->node.mode = chosen_.mode == "enforce" ? node_mode::enforce : node_mode::observe;
     if (config && !chosen_.trace.empty()) config->node.observing.trace = chosen_.trace;
@@ -146,8 +147,6 @@ class daemon {
   /// \return why not; empty: it is started.
   std::string start() {
     node_options with = running_.node;
-    with.driver = kfd::make_driver(
-        {.batch_commands = running_.batch_commands, .criu_pause = running_.criu_pause});
     if (const duration every = service_manager::alive_every(); every > duration::zero()) {
       // Half of it here and half in this thread, which looks as often: never later than wanted.
       look_every_ = std::min(look_every_, every / 2);
@@ -204,7 +203,7 @@ class daemon {
   void reload() {
     service_manager::reloading();
     std::vector<std::string> problems;
-    auto next = load_daemon_config(chosen_.config, known_, problems);
+    auto next = load_daemon_config(chosen_.config, known_, drivers_, problems);
     for (const std::string& each : problems) log_warning("reload: " + printable(each));
     if (!next) {
       log_warning("reload failed: the settings are unchanged");
@@ -289,6 +288,7 @@ class daemon {
   }
 
   const run_options chosen_;
+  const driver_list drivers_;
   const policy_registry known_ = daemon_policies();
   daemon_config running_;
   std::unique_ptr<node> node_;
@@ -301,7 +301,7 @@ class daemon {
 
 }  // namespace
 
-subcommand add_run(CLI::App& program) {
+subcommand add_run(CLI::App& program, const driver_list& known) {
   const auto chosen = std::make_shared<run_options>();
   auto* const command =
       program.add_subcommand("run", "Schedule this node in the foreground until SIGTERM");
@@ -318,7 +318,7 @@ subcommand add_run(CLI::App& program) {
       ->check(CLI::IsMember({"observe", "enforce"}));
   command->add_option("--trace-out", chosen->trace, "Write a timeline for ui.perfetto.dev")
       ->type_name("FILE");
-  return {command, [chosen] { return daemon{*chosen}.run(); }};
+  return {command, [chosen, known] { return daemon{*chosen, known}.run(); }};
 }
 
 }  // namespace sluice::cli

@@ -8,6 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "sluice/driver_list.hpp"
+
 namespace sluice::cli {
 
 /// Exit codes of every subcommand, beside those it names itself.
@@ -31,25 +33,25 @@ CLI::Validator a_process_id();
 /// For queue ids.
 CLI::Validator queue_number();
 
-// Each adds its options to the program's.
+// Each adds its options to the program's. `known`: the drivers that may be chosen.
 subcommand add_accept(CLI::App& program);
 subcommand add_analyze(CLI::App& program);
-subcommand add_breaker(CLI::App& program);
-subcommand add_check(CLI::App& program);
-subcommand add_doctor(CLI::App& program);
+subcommand add_breaker(CLI::App& program, const driver_list& known);
+subcommand add_check(CLI::App& program, const driver_list& known);
+subcommand add_doctor(CLI::App& program, const driver_list& known);
 subcommand add_hqds(CLI::App& program);
 subcommand add_jobs(CLI::App& program);
-subcommand add_lab(CLI::App& program);
+subcommand add_lab(CLI::App& program, const driver_list& known);
 subcommand add_manual(CLI::App& program);
 subcommand add_pause(CLI::App& program);
 subcommand add_policy(CLI::App& program);
-subcommand add_queues(CLI::App& program);
+subcommand add_queues(CLI::App& program, const driver_list& known);
 subcommand add_release(CLI::App& program);
 subcommand add_replay(CLI::App& program);
 subcommand add_rescue(CLI::App& program);
 subcommand add_resume(CLI::App& program);
 subcommand add_role(CLI::App& program);
-subcommand add_run(CLI::App& program);
+subcommand add_run(CLI::App& program, const driver_list& known);
 subcommand add_sim(CLI::App& program);
 subcommand add_status(CLI::App& program);
 subcommand add_suspend(CLI::App& program);

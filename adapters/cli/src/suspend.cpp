@@ -27,6 +27,7 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
+#include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/queue_holder.hpp"
 #include "sluice/os/unique_fd.hpp"
 
@@ -210,7 +211,7 @@ class holding {
   /// Without those on GPUs whose breakers are open.
   std::vector<driver_queue_id> allowed(std::vector<driver_queue_id> ids) {
     if (ids.empty() || chosen_.force) return ids;
-    const auto open = open_breakers();
+    const auto open = open_breakers(*kfd::make_driver());
     for (const auto& queue : by_->queues(chosen_.pid)) {
       if (!open.contains(queue.about.gpu) || std::erase(ids, queue.about.id) == 0) continue;
       let_run_.insert(queue.about.id);

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <utility>
+#include <vector>
 
+#include "sluice/kfd/checks.hpp"
 #include "sluice/kfd/node_view.hpp"
 #include "sluice/kfd/survey.hpp"
 
@@ -11,26 +13,9 @@ namespace sluice::kfd {
 
 namespace {
 
-sluice::node_view shown(const node_view& seen) {
-  sluice::node_view made;
-  for (const auto& each : seen.gpus)
-    made.gpus.push_back({.id = each.id,
-                         .ordinal = each.ordinal,
-                         .name = each.name,
-                         .pci = each.pci,
-                         .reset_domain = each.hive,
-                         .vram = each.vram});
-  for (const auto& each : seen.processes) {
-    made.processes.push_back({.pid = each.pid,
-                              .start_time = each.start_time,
-                              .command = each.command,
-                              .user = each.user,
-                              .tracer = each.tracer,
-                              .vram = each.vram,
-                              .evicted_ms = each.evicted_ms,
-                              .queues = {}});
-  }
-  return made;
+/// What all drivers show, without what only KFD does.
+sluice::node_view shown(node_view seen) {
+  return {.gpus = {seen.gpus.begin(), seen.gpus.end()}, .processes = std::move(seen.processes)};
 }
 
 class kfd_driver final : public driver {
@@ -38,21 +23,46 @@ class kfd_driver final : public driver {
   explicit kfd_driver(driver_options how) : how_(std::move(how)) {}
 
   std::string_view name() const noexcept override { return "kfd"; }
-  bool present() const override { return ::access(how_.where.device.c_str(), F_OK) == 0; }
+  std::string why_absent() const override {
+    if (::access(how_.where.device.c_str(), F_OK) == 0) return {};
+    return how_.where.device + " does not exist; load the amdgpu driver";
+  }
+  std::string set(std::string_view key, const setting& value) override {
+    if (key == "batch_commands") return take_setting(value, how_.batch_commands);
+    if (key == "criu_pause") return take_setting(value, how_.criu_pause);
+    return driver::set(key, value);
+  }
   bool simulated() const override { return is_simulated(how_.where); }
   std::string device_key() const override { return how_.where.other_tree(); }
   std::unique_ptr<survey> make_survey(message_sink say) const override {
     return kfd::make_survey(how_.where, std::move(say));
   }
   result<sluice::node_view> look() const override {
-    const auto seen = look_at_node(how_.where);
+    auto seen = look_at_node(how_.where);
     if (!seen) return seen.error();
-    return shown(*seen);
+    return shown(std::move(*seen));
+  }
+  result<sluice::node_view> look_closely() const override {
+    auto seen = look_at_node(how_.where);
+    if (!seen) return seen.error();
+    // Best effort: only root can read it, and unknown priorities show as such.
+    (void)add_priorities(*seen, how_.where);
+    return shown(std::move(*seen));
+  }
+  std::string why_no_look(const error_code& error) const override {
+    return "cannot read " + how_.where.sysfs + "/proc: " + error.message() +
+           "; load the amdgpu driver, or set SLUICE_KFD_SYSFS to the driver's sysfs tree";
+  }
+  std::string why_not_listed(pid_t pid) const override {
+    return kfd::why_not_listed(pid, how_.where);
+  }
+  std::vector<check> examine(const machine& here) const override {
+    return kfd::examine(here, how_.where);
   }
   acting_choice acting() const override { return kfd::acting(how_); }
 
  private:
-  const driver_options how_;
+  driver_options how_;
 };
 
 }  // namespace

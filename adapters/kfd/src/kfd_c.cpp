@@ -221,9 +221,9 @@ int batched(std::span<sluice_kfd_queue_ref> refs, const kfd::device& node, Call 
 
 // ---- lists ----
 
-std::uint32_t type_of(kfd::queue_type type) {
-  if (kfd::kind_of(type) == queue_kind::compute) return SLUICE_KFD_COMPUTE;
-  return type == kfd::queue_type::sdma ? SLUICE_KFD_SDMA : SLUICE_KFD_SDMA_XGMI;
+std::uint32_t type_of(const queue_description& queue) {
+  if (queue.kind == queue_kind::compute) return SLUICE_KFD_COMPUTE;
+  return queue.type == "sdma" ? SLUICE_KFD_SDMA : SLUICE_KFD_SDMA_XGMI;
 }
 
 /// Gives the queues that `wanted(process, entry)` keeps, in entries as large as the caller's.
@@ -262,7 +262,7 @@ int list(sluice_kfd* handle, size_t entry_size, sluice_kfd_queue** queues, size_
           .pid = process.pid,
           .queue_id = static_cast<std::uint32_t>(queue.id),
           .gpu_id = number(queue.gpu),
-          .type = type_of(queue.type),
+          .type = type_of(queue),
           .priority = queue.priority ? static_cast<std::int32_t>(*queue.priority) : -1,
           .flags = here ? std::uint32_t{SLUICE_KFD_SUSPENDED_HERE} : 0,
           .ring_bytes = queue.ring_bytes,

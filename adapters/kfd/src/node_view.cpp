@@ -80,6 +80,26 @@ std::string pci_address(std::uint64_t domain, std::uint64_t location) {
   return text.data();
 }
 
+std::string hexadecimal(std::uint64_t value) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%#llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+std::vector<driver_fact> facts_of(const gpu_description& gpu) {
+  const std::string unique = hexadecimal(gpu.unique_id);
+  return {{.key = "node", .value = std::uint64_t{gpu.node}, .text = {}},
+          {.key = "unique_id", .value = unique, .text = "unique id " + unique},
+          {.key = "gfx_target_version",
+           .value = std::uint64_t{gpu.gfx_target_version},
+           .text = "gfx " + gfx_text(gpu.gfx_target_version)}};
+}
+
+std::string type_text(queue_type type) {
+  if (kind_of(type) == queue_kind::compute) return "compute";
+  return type == queue_type::sdma ? "sdma" : "sdma_xgmi";
+}
+
 std::vector<gpu_description> read_gpus(const std::string& sysfs) {
   std::vector<gpu_description> gpus;
   const std::string nodes = sysfs + "/topology/nodes";
@@ -97,11 +117,12 @@ std::vector<gpu_description> read_gpus(const std::string& sysfs) {
                     .location_id = static_cast<std::uint32_t>(value_of(about, "location_id"))};
     gpu.pci = pci_address(value_of(about, "domain"), value_of(about, "location_id"));
     gpu.unique_id = value_of(about, "unique_id");
-    gpu.hive = value_of(about, "hive_id");
+    gpu.reset_domain = value_of(about, "hive_id");
     gpu.gfx_target_version = static_cast<std::uint32_t>(value_of(about, "gfx_target_version"));
     gpu.capability = value_of(about, "capability");
     gpu.compute_slots = static_cast<std::uint32_t>(value_of(about, "num_cp_queues"));
     gpu.vram = board_memory(node, value_of(about, "local_mem_size"));
+    gpu.facts = facts_of(gpu);
     gpus.push_back(std::move(gpu));
   });
   std::ranges::sort(gpus, {}, &gpu_description::node);
@@ -119,9 +140,11 @@ std::vector<queue_description> read_queues(const std::string& process) {
     const auto type = read_number<int>(queue + "/type");
     const auto size = read_number<std::uint64_t>(queue + "/size");
     if (!gpu || !type) return;  // gone again
+    const queue_type kind = type_from_sysfs(*type);
     queues.push_back({.id = driver_queue_id{number},
                       .gpu = gpu_id{*gpu},
-                      .type = type_from_sysfs(*type),
+                      .kind = kind_of(kind),
+                      .type = type_text(kind),
                       .ring_bytes = size.value_or(0),
                       .priority = {}});
   });
@@ -163,6 +186,11 @@ std::optional<std::uint32_t> common_priority(const mqds& seen, pid_t pid,
 
 }  // namespace
 
+std::string gfx_text(std::uint32_t gfx) {
+  return std::to_string(gfx / 10000) + "." + std::to_string(gfx / 100 % 100) + "." +
+         std::to_string(gfx % 100);
+}
+
 const gpu_description* node_view::find(gpu_id id) const noexcept {
   const auto found = std::ranges::find(gpus, id, &gpu_description::id);
   return found == gpus.end() ? nullptr : &*found;
@@ -193,14 +221,8 @@ result<node_view> look_at_node(const roots& where, const std::string& proc) {
 }
 
 std::string why_not_listed(pid_t pid, const roots& where) {
-  const std::string name = "process " + std::to_string(pid);
-  const auto leader = process_of(pid);
-  if (!leader) return "there is no " + name;
-  if (*leader != pid)
-    return std::to_string(pid) + " is a thread, not a process; use its process " +
-           std::to_string(*leader);
-  return name + " does not use the AMD compute driver (no " + where.sysfs + "/proc/" +
-         std::to_string(pid) + ")";
+  return sluice::why_not_listed(
+      pid, "the AMD compute driver (no " + where.sysfs + "/proc/" + std::to_string(pid) + ")");
 }
 
 bool may_be_listed(pid_t pid, const roots& where) {
@@ -221,7 +243,7 @@ void add_priorities(node_view& node, const mqds& seen, const known_rings& rings)
     }
     for (const gpu_description& gpu : node.gpus) {
       const auto here = [&](const queue_description& queue) {
-        return queue.gpu == gpu.id && kind_of(queue.type) == queue_kind::compute;
+        return queue.gpu == gpu.id && queue.kind == queue_kind::compute;
       };
       const auto count = static_cast<std::size_t>(std::ranges::count_if(process.queues, here));
       const auto common = common_priority(seen, process.pid, gpu, count);

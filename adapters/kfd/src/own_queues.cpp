@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <string>
 
+#include "sluice/kfd/queue_type.hpp"
 #include "sluice/kfd/uapi.hpp"
 
 namespace sluice::kfd {

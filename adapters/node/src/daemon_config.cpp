@@ -47,8 +47,9 @@ std::string place(const std::string& path, const toml::node& node) {
 /// Reads [daemon].
 class daemon_reader {
  public:
-  daemon_reader(const std::string& path, daemon_config& into, std::vector<std::string>& problems)
-      : path_(path), into_(into), problems_(problems) {}
+  daemon_reader(const std::string& path, const drivers& all, daemon_config& into,
+                std::vector<std::string>& problems)
+      : path_(path), all_(all), into_(into), problems_(problems) {}
 
   void read(const toml::table& table) {
     for (const auto& [key, node] : table) {
@@ -74,8 +75,7 @@ class daemon_reader {
     if (name_ == "metrics_file") return file(node.observing.metrics_file);
     if (name_ == "trace") return file(node.observing.trace);
     if (name_ == "agent") return text(node.agent_path);
-    if (name_ == "batch_commands") return flag(into_.batch_commands);
-    if (name_ == "criu_pause") return flag(into_.criu_pause);
+    if (name_ == "driver") return driver(into_.driver);
     if (name_ == "log_level") return word(into_.log_level, levels);
     if (name_ == "log_levels") return parts();
     if (name_ == "statistics_interval") return span(into_.statistics_interval);
@@ -179,6 +179,16 @@ class daemon_reader {
           into.size(), longest_directory));
     return true;
   }
+  bool driver(std::string& into) {
+    std::vector<std::string> names = driver_names(all_);
+    names.insert(names.begin(), std::string{any_driver});
+    auto given = node_->value_exact<std::string>();
+    if (given && std::ranges::find(names, *given) != names.end())
+      into = std::move(*given);
+    else
+      wrong(fmt::format("must be \"{}\"", fmt::join(names, "\" or \"")));
+    return true;
+  }
   bool group(std::optional<gid_t>& into) {
     const auto number = node_->value_exact<std::int64_t>();
     const auto name = node_->value_exact<std::string>();
@@ -219,21 +229,42 @@ class daemon_reader {
   }
 
   const std::string& path_;
+  const drivers& all_;
   daemon_config& into_;
   std::vector<std::string>& problems_;
   std::string_view name_;
   const toml::node* node_ = nullptr;
 };
 
-void read_tables(const std::string& path, const toml::table& file, daemon_config& into,
-                 std::vector<std::string>& problems) {
+/// Reads the table of a driver.
+void read_settings(const std::string& path, const toml::table& table, driver& into,
+                   std::vector<std::string>& problems) {
+  for (const auto& [key, node] : table) {
+    std::string wrong = "must be a string in quotes, true or false";
+    if (const auto flag = node.value_exact<bool>())
+      wrong = into.set(key.str(), *flag);
+    else if (auto text = node.value_exact<std::string>())
+      wrong = into.set(key.str(), std::move(*text));
+    if (!wrong.empty())
+      problems.push_back(fmt::format("{}{} {}", place(path, node), key.str(), wrong));
+  }
+}
+
+void read_tables(const std::string& path, const toml::table& file, const drivers& all,
+                 daemon_config& into, std::vector<std::string>& problems) {
   for (const auto& [key, node] : file) {
     const std::string_view name = key.str();
     if (name == "daemon") {
       if (const auto* const table = node.as_table())
-        daemon_reader{path, into, problems}.read(*table);
+        daemon_reader{path, all, into, problems}.read(*table);
       else
         problems.push_back(place(path, node) + "daemon must be a table: [daemon]");
+    } else if (const auto of = std::ranges::find(all, name, &driver::name); of != all.end()) {
+      if (const auto* const table = node.as_table())
+        read_settings(path, *table, **of, problems);
+      else
+        problems.push_back(
+            fmt::format("{}{} must be a table: [{}]", place(path, node), name, name));
     } else if (name == "policy") {
       std::ostringstream text;
       if (const auto* const table = node.as_table()) text << *table;
@@ -279,18 +310,25 @@ void take(policy_choice chosen, daemon_config& into) {
   into.node.settings.make_policy = [chosen = std::move(chosen)] { return chosen.make(); };
 }
 
-result<daemon_config> load_defaults(const policy_registry& known,
+void choose(const drivers& all, daemon_config& into) {
+  if (auto chosen = choose_driver(all, into.driver, into.no_driver))
+    into.node.driver = std::move(*chosen);
+}
+
+result<daemon_config> load_defaults(const policy_registry& known, const drivers& all,
                                     std::vector<std::string>& problems) {
   daemon_config made;
   auto roles = roles::load_classification({}, problems);
   if (!roles) return roles.error();
   made.node.settings.roles = std::move(*roles);
   take(default_choice(known), made);
+  choose(all, made);
   return made;
 }
 
 result<daemon_config> load_once(const std::string& path, const std::string& content,
-                                const policy_registry& known, std::vector<std::string>& problems) {
+                                const policy_registry& known, const drivers& all,
+                                std::vector<std::string>& problems) {
   const toml::parse_result parsed = toml::parse(content, path);
   if (!parsed) {
     const auto& error = parsed.error();
@@ -299,15 +337,17 @@ result<daemon_config> load_once(const std::string& path, const std::string& cont
     return errc::bad_config;
   }
   daemon_config made;
-  read_tables(path, parsed.table(), made, problems);
-  auto scheduler = load_config(path, problems);
+  read_tables(path, parsed.table(), all, made, problems);
+  const auto driver_tables = driver_names(all);
+  auto scheduler = load_config(path, problems, driver_tables);
   if (scheduler) made.node.settings.scheduler = *scheduler;
-  auto policy = read_policy(known, path, problems);
+  auto policy = read_policy(known, path, problems, {}, driver_tables);
   if (policy) take(*policy ? std::move(**policy) : default_choice(known), made);
   auto roles = roles::load_classification(path, problems);
   if (roles) made.node.settings.roles = std::move(*roles);
   if (!problems.empty()) return errc::bad_config;
   made.node.record.policy = made.policy;
+  choose(all, made);
   return made;
 }
 
@@ -370,22 +410,30 @@ std::string daemon_config::fixed_differences(const daemon_config& other) const {
   look("metrics_file", node.observing.metrics_file, other.node.observing.metrics_file);
   look("trace", node.observing.trace, other.node.observing.trace);
   look("agent", node.agent_path, other.node.agent_path);
-  look("batch_commands", batch_commands, other.batch_commands);
-  look("criu_pause", criu_pause, other.criu_pause);
+  if (!node.driver || !other.node.driver) return found;
+  look("driver", node.driver->name(), other.node.driver->name());
+  if (node.driver->name() != other.node.driver->name()) return found;
+  const auto now = node.driver->acting().settings;
+  for (const auto& [key, value] : other.node.driver->acting().settings) {
+    const auto same = now.find(key);
+    look(fmt::format("{}.{}", node.driver->name(), key),
+         same != now.end() ? same->second : std::string{}, value);
+  }
   return found;
 }
 
 result<daemon_config> load_daemon_config(const std::string& path, const policy_registry& known,
+                                         const driver_list& list,
                                          std::vector<std::string>& problems) {
   problems.clear();
-  if (path.empty()) return load_defaults(known, problems);
+  if (path.empty()) return load_defaults(known, make_all(list), problems);
   // Each table's reader opens the file by itself: it must have been the same one throughout.
   constexpr int most_tries = 5;
   for (int tries = 0;; ++tries) {
     problems.clear();
     const auto before = content_of(path, problems);
     if (!before) return before.error();
-    auto made = load_once(path, *before, known, problems);
+    auto made = load_once(path, *before, known, make_all(list), problems);
     std::vector<std::string> ignored;
     const auto after = content_of(path, ignored);
     if (after && *after == *before) {

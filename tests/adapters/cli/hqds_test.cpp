@@ -33,17 +33,18 @@ kfd::mqd queue(pid_t pid, std::uint64_t ring) {
   return made;
 }
 
-kfd::node_view node() {
-  kfd::node_view made;
-  kfd::gpu_description about;
+node_view node() {
+  node_view made;
+  gpu_description about;
   about.id = gpu;
   made.gpus.push_back(about);
-  kfd::process_description process;
+  process_description process;
   process.pid = 4242;
   process.command = "train";
   process.queues.push_back({.id = driver_queue_id{0},
                             .gpu = gpu,
-                            .type = kfd::queue_type::compute_aql,
+                            .kind = queue_kind::compute,
+                            .type = "compute",
                             .ring_bytes = 4096,
                             .priority = {}});
   made.processes.push_back(process);

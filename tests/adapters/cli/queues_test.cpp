@@ -17,31 +17,28 @@ using testing::SizeIs;
 constexpr gpu_id first{51110};
 constexpr gpu_id second{2};  // as small as an ordinal
 
-kfd::node_view two_gpus() {
-  kfd::node_view node;
+/// As KFD shows them.
+std::vector<driver_fact> facts(std::uint64_t node, const std::string& unique) {
+  return {{.key = "node", .value = node, .text = {}},
+          {.key = "unique_id", .value = unique, .text = "unique id " + unique},
+          {.key = "gfx_target_version", .value = std::uint64_t{90402}, .text = "gfx 9.4.2"}};
+}
+
+node_view two_gpus() {
+  node_view node;
   node.gpus.push_back({.id = first,
-                       .node = 1,
                        .ordinal = 0,
                        .name = "a",
-                       .location = {},
                        .pci = "0000:01:00.0",
-                       .unique_id = 0xabc,
-                       .gfx_target_version = 90402,
-                       .capability = 0,
-                       .compute_slots = 24,
-                       .vram = 1000});
+                       .vram = 1000,
+                       .facts = facts(1, "0xabc")});
   node.gpus.push_back({.id = second,
-                       .node = 2,
                        .ordinal = 1,
                        .name = "b",
-                       .location = {},
                        .pci = "0000:02:00.0",
-                       .unique_id = 0xdef,
-                       .gfx_target_version = 90402,
-                       .capability = 0,
-                       .compute_slots = 24,
-                       .vram = {}});
-  kfd::process_description train;
+                       .vram = {},
+                       .facts = facts(2, "0xdef")});
+  process_description train;
   train.pid = 4242;
   train.start_time = 9;
   train.command = "train\x1b";
@@ -50,15 +47,17 @@ kfd::node_view two_gpus() {
   train.evicted_ms = {{first, 5}};
   train.queues = {{.id = driver_queue_id{0},
                    .gpu = first,
-                   .type = kfd::queue_type::compute_aql,
+                   .kind = queue_kind::compute,
+                   .type = "compute",
                    .ring_bytes = 4096,
                    .priority = 7},
                   {.id = driver_queue_id{1},
                    .gpu = second,
-                   .type = kfd::queue_type::sdma,
+                   .kind = queue_kind::copy,
+                   .type = "sdma",
                    .ring_bytes = 1024,
                    .priority = {}}};
-  kfd::process_description idle;
+  process_description idle;
   idle.pid = 77;
   idle.command = "idle";
   idle.user = 12345;
@@ -69,7 +68,7 @@ kfd::node_view two_gpus() {
 
 TEST(QueuesGpu, IsFoundByEveryName) {
   const auto node = two_gpus();
-  for (const auto* word : {"51110", "0", "0000:01:00.0", "0xabc"})
+  for (const auto* word : {"51110", "0", "0000:01:00.0", "0xabc", "0x0ABC"})
     EXPECT_EQ(find_gpu(node, word), &node.gpus[0]) << word;
   EXPECT_EQ(find_gpu(node, "1"), &node.gpus[1]);
   EXPECT_EQ(find_gpu(node, "2"), &node.gpus[1]) << "a gpu_id goes before an ordinal";
@@ -87,7 +86,7 @@ TEST(QueuesFilter, KeepsQueuesOfAGpuAndProcessesThatHoldItsMemory) {
   node = two_gpus();
   EXPECT_FALSE(apply({.gpus = {"1"}}, node));
   ASSERT_THAT(node.processes, SizeIs(1));
-  EXPECT_EQ(node.processes[0].queues[0].type, kfd::queue_type::sdma);
+  EXPECT_EQ(node.processes[0].queues[0].type, "sdma");
 }
 
 TEST(QueuesFilter, KeepsTypesPidsAndUsers) {
@@ -127,6 +126,15 @@ TEST(QueuesWarnings, TellOfLittleMemoryLeftAndOfEvictions) {
   EXPECT_THAT(memory_warnings(before, now)[0], HasSubstr("3 ms"));
   now.processes[1].start_time = 10;
   EXPECT_THAT(memory_warnings(before, now), IsEmpty()) << "another process with that pid";
+}
+
+TEST(QueuesText, ShowsWhatADriverKnowsOfAGpu) {
+  node_view node;
+  node.gpus.push_back({.id = first});
+  EXPECT_EQ(queues_text(node, {}, 0), "GPU 0: gpu_id 51110\nno process uses a GPU\n");
+  node.gpus[0].facts = {{.key = "uuid", .value = "GPU-1", .text = "UUID GPU-1"}};
+  EXPECT_THAT(queues_text(node, {}, 0), HasSubstr("GPU 0: gpu_id 51110, UUID GPU-1\n"));
+  EXPECT_EQ(find_gpu(node, "GPU-1"), &node.gpus[0]);
 }
 
 TEST(QueuesText, ShowsARowForEachQueueAndProcessesWithoutAny) {
@@ -197,6 +205,8 @@ TEST(QueuesJson, HasWhatIsUnknownAsNull) {
   EXPECT_EQ(value.at("version").as_int64(), 1);
   EXPECT_EQ(value.at("warnings").at(0).as_string(), "beware");
   EXPECT_TRUE(value.at("gpus").at(1).at("vram_bytes").is_null());
+  EXPECT_EQ(value.at("gpus").at(1).at("unique_id"), "0xdef");
+  EXPECT_EQ(value.at("gpus").at(1).at("gfx_target_version").to_number<int>(), 90402);
   const auto& train = value.at("processes").at(1);
   EXPECT_EQ(train.at("queues").at(0).at("priority").to_number<int>(), 7);
   EXPECT_TRUE(train.at("queues").at(1).at("priority").is_null());

@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/queue_type.hpp"
+
 namespace sluice::kfd::node_view_test {
 namespace {
 
@@ -30,7 +32,8 @@ node_view process_with(std::initializer_list<queue_type> types) {
   for (const auto type : types)
     process.queues.push_back({.id = driver_queue_id{id++},
                               .gpu = gpu,
-                              .type = type,
+                              .kind = kind_of(type),
+                              .type = {},
                               .ring_bytes = 4096,
                               .priority = {}});
   node.processes.push_back(process);

@@ -1,5 +1,7 @@
 #include "sluice/daemon_config.hpp"
 
+#include "stub_driver.hpp"
+
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,12 +9,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sluice/kfd/driver.hpp"
 #include "sluice/policies/all.hpp"
 
 namespace sluice::daemon_config_test {
@@ -32,11 +36,12 @@ class DaemonConfig : public testing::Test {
 
   result<daemon_config> load(const std::string& content) {
     std::ofstream{path_} << content;
-    return load_daemon_config(path_, known_, problems_);
+    return load_daemon_config(path_, known_, list_, problems_);
   }
   std::string at(int line) const { return path_ + ":" + std::to_string(line) + ": "; }
 
   policy_registry known_;
+  driver_list list_{[] { return kfd::make_driver(); }};
   const std::string path_ =
       testing::TempDir() + "sluice_daemon_" + std::to_string(::getpid()) + ".toml";
   std::vector<std::string> problems_;
@@ -58,20 +63,20 @@ TEST_F(DaemonConfig, IsNobodyElsesToWrite) {
   using std::filesystem::perms;
   for (const perms more : {perms::group_write, perms::others_write}) {
     std::filesystem::permissions(path_, more, std::filesystem::perm_options::add);
-    EXPECT_EQ(load_daemon_config(path_, known_, problems_).error(), errc::bad_config);
+    EXPECT_EQ(load_daemon_config(path_, known_, list_, problems_).error(), errc::bad_config);
     EXPECT_THAT(problems_, ElementsAre(HasSubstr("writable by group or others; run chmod go-w ")));
     std::filesystem::permissions(path_, more, std::filesystem::perm_options::remove);
   }
-  EXPECT_TRUE(load_daemon_config(path_, known_, problems_));
+  EXPECT_TRUE(load_daemon_config(path_, known_, list_, problems_));
   if (::geteuid() != 0) return;  // Who is not cannot give files away.
   constexpr uid_t another = 64003;
   ASSERT_EQ(::chown(path_.c_str(), another, static_cast<gid_t>(-1)), 0);
-  EXPECT_EQ(load_daemon_config(path_, known_, problems_).error(), errc::bad_config);
+  EXPECT_EQ(load_daemon_config(path_, known_, list_, problems_).error(), errc::bad_config);
   EXPECT_THAT(problems_, ElementsAre(HasSubstr("owned by user 64003")));
 }
 
 TEST_F(DaemonConfig, ObservesByDefaultWithTransparentDetection) {
-  const auto config = load_daemon_config("", known_, problems_);
+  const auto config = load_daemon_config("", known_, list_, problems_);
   ASSERT_TRUE(config);
   EXPECT_EQ(config->node.mode, node_mode::observe);
   EXPECT_THAT(config->policy, StartsWith("pointer_polling:"));
@@ -82,9 +87,9 @@ TEST_F(DaemonConfig, ObservesByDefaultWithTransparentDetection) {
 }
 
 TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
-  const auto example = load_daemon_config(SLUICE_EXAMPLE_CONFIG, known_, problems_);
+  const auto example = load_daemon_config(SLUICE_EXAMPLE_CONFIG, known_, list_, problems_);
   ASSERT_TRUE(example) << problems_.front();
-  expect_same(*example, *load_daemon_config("", known_, problems_));
+  expect_same(*example, *load_daemon_config("", known_, list_, problems_));
   // Each key is there once more than here: as a setting.
   std::ifstream file{SLUICE_EXAMPLE_CONFIG};
   const std::string text{std::istreambuf_iterator<char>{file}, {}};
@@ -100,6 +105,7 @@ TEST_F(DaemonConfig, IsShownWholeByTheExampleWithItsDefaults) {
                                 "metrics_file",
                                 "trace",
                                 "agent",
+                                "driver",
                                 "batch_commands",
                                 "criu_pause",
                                 "log_level",
@@ -146,15 +152,19 @@ TEST_F(DaemonConfig, ReadsItsTable) {
       "metrics = \"127.0.0.1:9464\"\nmetrics_file = \"/tmp/m\"\ntrace = \"/tmp/t\"\nmode = "
       "\"enforce\"\ndirectory = "
       "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
-      "batch_commands = false\ncriu_pause = true\nlog_level = \"error\"\n"
+      "driver = \"kfd\"\nlog_level = \"error\"\n"
       "log_levels = { attach = \"warning\", node = \"info\" }\n"
-      "statistics_interval = \"0s\"\n[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n");
+      "statistics_interval = \"0s\"\n[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n"
+      "[kfd]\nbatch_commands = false\ncriu_pause = true\n");
   ASSERT_TRUE(config) << problems_.front();
   EXPECT_EQ(config->node.mode, node_mode::enforce);
   EXPECT_EQ(config->node.files.owner(), "/tmp/x/owner");
   EXPECT_EQ(config->node.files.disabled(), "/tmp/x/disabled");
   EXPECT_EQ(config->node.agent_path, "/opt/agent");
-  EXPECT_FALSE(config->batch_commands);
+  EXPECT_EQ(config->driver, "kfd");
+  ASSERT_NE(config->node.driver, nullptr);
+  EXPECT_EQ(config->node.driver->acting().settings.at("batch_commands"), "false");
+  EXPECT_EQ(config->node.driver->acting().settings.at("criu_pause"), "true");
   EXPECT_EQ(config->node.record.file, "/tmp/r");
   EXPECT_EQ(config->node.record.policy, config->policy);
   EXPECT_EQ(config->node.observing, (observing_options{.jobs = "/tmp/j",
@@ -165,7 +175,6 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->node.socket_group, gid_t{0});
   EXPECT_FALSE(config->node.control);
   EXPECT_EQ(config->node.control_group, gid_t{4242});
-  EXPECT_TRUE(config->criu_pause);
   EXPECT_EQ(config->log_level, daemon_log_level::error);
   for (const log_part each : all_log_parts) {
     const auto expected = each == log_part::attach ? std::optional{daemon_log_level::warning}
@@ -176,9 +185,9 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->statistics_interval, 0s);
   EXPECT_THAT(config->policy, StartsWith("slo:"));
   EXPECT_EQ(
-      config->fixed_differences(daemon_config{}),
+      config->fixed_differences(*load_daemon_config("", known_, list_, problems_)),
       "mode, directory, clients, socket_group, control, control_group, record, jobs, metrics, "
-      "metrics_file, trace, agent, batch_commands, criu_pause");
+      "metrics_file, trace, agent, kfd.batch_commands, kfd.criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),
@@ -200,7 +209,7 @@ TEST_F(DaemonConfig, ListsEveryErrorWithItsLineAndKey) {
                           at(8) + "speed is not a setting of [scheduler]", StartsWith(at(9)),
                           StartsWith(at(12) + "online_priority is 16; it must be"),
                           at(13) + "unknown table 'deamon'; available: [scheduler], "
-                                   "[policy], [roles], [daemon]"));
+                                   "[policy], [roles], [daemon], [kfd]"));
 }
 
 TEST_F(DaemonConfig, ListsEveryErrorOfPolicyAndRoles) {
@@ -239,14 +248,14 @@ TEST_F(DaemonConfig, SaysWhereTheTextIsNoToml) {
   ASSERT_EQ(problems_.size(), 1U);
   EXPECT_THAT(problems_.front(), StartsWith(path_ + ":2:"));
   std::filesystem::remove(path_);
-  EXPECT_FALSE(load_daemon_config(path_, known_, problems_));
+  EXPECT_FALSE(load_daemon_config(path_, known_, list_, problems_));
   EXPECT_THAT(problems_, ElementsAre(path_ + ": cannot read the configuration: No such file or "
                                              "directory"));
 }
 
 // Symptom: it ended with std::__ios_failure.
 TEST_F(DaemonConfig, SaysThatADirectoryIsNoConfiguration) {
-  EXPECT_FALSE(load_daemon_config("/tmp", known_, problems_));
+  EXPECT_FALSE(load_daemon_config("/tmp", known_, list_, problems_));
   EXPECT_THAT(problems_, ElementsAre("/tmp: cannot read the configuration: not a regular file"));
 }
 
@@ -254,7 +263,7 @@ TEST_F(DaemonConfig, SaysThatADirectoryIsNoConfiguration) {
 TEST_F(DaemonConfig, ReadsRegularFilesOfSomeSizeOnly) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   for (const std::string& path : {path_, std::string{"/dev/zero"}}) {
-    EXPECT_FALSE(load_daemon_config(path, known_, problems_));
+    EXPECT_FALSE(load_daemon_config(path, known_, list_, problems_));
     EXPECT_THAT(problems_,
                 ElementsAre(path + ": cannot read the configuration: not a regular file"));
   }
@@ -292,6 +301,60 @@ TEST_F(DaemonConfig, SaysWhatTheMachineDoesNotHave) {
   config->node.agent_path = "/proc/version";
   EXPECT_THAT(config->missing_here(),
               ElementsAre("[daemon] agent = /proc/version: not executable; run chmod a+x on it"));
+}
+
+/// Two drivers; a test says which of them are present.
+class DaemonDrivers : public DaemonConfig {
+ protected:
+  DaemonDrivers() {
+    list_ = {[this] { return std::make_unique<test::stub_driver>("one", one_); },
+             [this] { return std::make_unique<test::stub_driver>("two", two_); }};
+  }
+
+  std::string one_;
+  std::string two_;
+};
+
+TEST_F(DaemonDrivers, AreChosenByPresenceOrName) {
+  const auto chosen = [this](const std::string& content) -> std::string {
+    const auto config = load(content);
+    if (!config) return "no configuration";
+    return config->node.driver ? std::string{config->node.driver->name()} : config->no_driver;
+  };
+  one_ = "load one";
+  EXPECT_EQ(chosen(""), "two");
+  EXPECT_EQ(chosen("[daemon]\ndriver = \"auto\"\n"), "two");
+  EXPECT_EQ(chosen("[daemon]\ndriver = \"one\"\n"), "one") << "which says itself what is missing";
+  two_ = "load two";
+  EXPECT_EQ(chosen(""), "no driver is present: one: load one; two: load two");
+  one_ = two_ = "";
+  EXPECT_THAT(chosen(""), StartsWith("several drivers are present: one, two; set driver"));
+  EXPECT_EQ(chosen("[daemon]\ndriver = \"one\"\n"), "one");
+  EXPECT_FALSE(load("[daemon]\ndriver = \"three\"\n"));
+  EXPECT_THAT(problems_, ElementsAre(at(2) + "driver must be \"auto\" or \"one\" or \"two\""));
+}
+
+TEST_F(DaemonDrivers, HaveTablesOfTheirOwn) {
+  two_ = "load two";
+  const auto before = load("");
+  const auto config = load("[two]\ntext = \"a\"\n[one]\ncareful = true\ntext = \"b\"\n");
+  ASSERT_TRUE(before && config) << problems_.front();
+  EXPECT_EQ(config->node.driver->acting().settings.at("careful"), "true");
+  EXPECT_EQ(config->node.driver->acting().settings.at("text"), "b");
+  EXPECT_EQ(config->fixed_differences(*before), "one.careful, one.text");
+  EXPECT_FALSE(load("[one]\ncareful = \"yes\"\ntext = 1\nspeed = true\n[three]\ncareful = true\n"));
+  EXPECT_THAT(problems_,
+              ElementsAre(at(2) + "careful must be true or false",
+                          at(3) + "text must be a string in quotes, true or false",
+                          at(4) + "speed is not a setting of [one]",
+                          at(5) + "unknown table 'three'; available: [scheduler], [policy], "
+                                  "[roles], [daemon], [one], [two]"));
+  EXPECT_FALSE(load("two = 1\n"));
+  EXPECT_THAT(problems_, ElementsAre(at(1) + "two must be a table: [two]"));
+  two_ = "";
+  const auto other = load("[daemon]\ndriver = \"two\"\n");
+  ASSERT_TRUE(other);
+  EXPECT_EQ(before->fixed_differences(*other), "driver");
 }
 
 TEST_F(DaemonConfig, KnowsAPolicyByItsTable) {

@@ -88,7 +88,7 @@ end_target() {
 # [scheduler].
 write_configuration() {
   mkdir -p run
-  printf '%s\n' '[daemon]' 'mode = "enforce"' 'directory = "/tmp/run"' 'criu_pause = true' '[policy]' \
+  printf '%s\n' '[daemon]' 'mode = "enforce"' 'directory = "/tmp/run"' '[kfd]' 'criu_pause = true' '[policy]' \
     'name = "fixed_timeslice"' '[roles]' 'store = ""' '[scheduler]' 'attach_after = "200ms"' "$@" >node.toml
 }
 # start_daemon PID: with this configuration; sets `daemon`. Returns when it has attached to the process.

@@ -9,10 +9,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "sluice/ids.hpp"
+#include "sluice/role.hpp"
 
 #pragma GCC visibility push(default)
 namespace sluice {
@@ -21,37 +23,37 @@ namespace sluice {
 struct driver_fact {
   std::string key;  ///< As in JSON.
   std::variant<std::string, std::uint64_t> value;
-  std::string text;  ///< As a line of text has it; empty: not there.
+  std::string text{};  ///< As a line of text has it; empty: not there.
 };
 
 struct gpu_description {
   gpu_id id{};
   std::uint32_t ordinal = 0;  ///< As the vendor's environment variables count.
-  std::string name;
-  std::string pci;                    ///< "0000:c1:00.0"
-  std::uint64_t reset_domain = 0;     ///< GPUs with the same are reset together. 0: none.
-  std::optional<std::uint64_t> vram;  ///< Bytes on the board, where the driver tells.
-  std::vector<driver_fact> facts{};   ///< What there is beyond that, in the order to show it in.
+  std::string name{};
+  std::string pci{};                    ///< "0000:c1:00.0"
+  std::uint64_t reset_domain = 0;       ///< GPUs with the same are reset together. 0: none.
+  std::optional<std::uint64_t> vram{};  ///< Bytes on the board, where the driver tells.
+  std::vector<driver_fact> facts{};     ///< What there is beyond that, in the order to show it in.
 };
 
 struct queue_description {
   driver_queue_id id{};
   gpu_id gpu{};
   queue_kind kind{};
-  std::string type;  ///< The driver's name for its kind.
+  std::string type{};  ///< The driver's name for its kind.
   std::uint64_t ring_bytes = 0;
-  std::optional<std::uint32_t> priority;  ///< 0 to 15; nothing where it is not known.
+  std::optional<std::uint32_t> priority{};  ///< 0 to 15; nothing where it is not known.
 };
 
 struct process_description {
   pid_t pid = 0;  ///< As the driver prints it.
   std::uint64_t start_time = 0;
-  std::string command;                         ///< /proc/PID/comm
-  std::optional<uid_t> user;                   ///< Real user.
-  pid_t tracer = 0;                            ///< Thread that traces it, 0: none.
-  std::map<gpu_id, std::uint64_t> vram;        ///< Bytes.
-  std::map<gpu_id, std::uint64_t> evicted_ms;  ///< Since the process began.
-  std::vector<queue_description> queues;       ///< By id.
+  std::string command{};                         ///< /proc/PID/comm
+  std::optional<uid_t> user{};                   ///< Real user.
+  pid_t tracer = 0;                              ///< Thread that traces it, 0: none.
+  std::map<gpu_id, std::uint64_t> vram{};        ///< Bytes.
+  std::map<gpu_id, std::uint64_t> evicted_ms{};  ///< Since the process began.
+  std::vector<queue_description> queues{};       ///< By id.
 };
 
 struct node_view {
@@ -67,6 +69,11 @@ struct node_view {
 
 /// Of process_description::tracer: "pid 15754 (strace)"; empty: it is gone.
 [[nodiscard]] std::string words_of_tracer(pid_t thread);
+
+/// Why a look does not list a process: it does not exist, it is a thread of another process, or it
+/// does not use the driver. One sentence.
+/// \param driver as in "does not use the AMD compute driver".
+[[nodiscard]] std::string why_not_listed(pid_t pid, std::string_view driver);
 
 }  // namespace sluice
 #pragma GCC visibility pop

@@ -1,7 +1,8 @@
 #pragma once
 /// \file
 /// The daemon's configuration: one TOML file with the tables [daemon], [scheduler], [policy] and
-/// [roles], validated as a whole. sluice.toml beside the documentation shows every key.
+/// [roles], and one for each driver, validated as a whole. sluice.toml beside the documentation
+/// shows every key.
 
 #include <array>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "sluice/driver_list.hpp"
 #include "sluice/node.hpp"
 #include "sluice/os/log_part.hpp"
 #include "sluice/policy_registry.hpp"
@@ -35,8 +37,11 @@ struct daemon_config {
   /// Or 1 s to 24 h.
   duration statistics_interval = std::chrono::minutes(10);
 
-  bool batch_commands = true;  ///< As kfd::driver_options.
-  bool criu_pause = false;
+  /// Which driver: its name, or any_driver. node.driver is chosen by it.
+  std::string driver{any_driver};
+  /// Why node.driver is null, one sentence; empty: it is not. No error of the file, for it depends
+  /// on the machine.
+  std::string no_driver{};
 
   daemon_config() {
     node.mode = node_mode::observe;
@@ -53,6 +58,7 @@ struct daemon_config {
 
 /// \param path     empty: no file, every default.
 /// \param known    the policies that [policy] may name.
+/// \param list     the drivers that may be chosen, whose names are tables with their settings.
 /// \param problems on failure, every error that could be found, one line each that names file,
 ///                 line, key and what is allowed.
 ///
@@ -60,6 +66,7 @@ struct daemon_config {
 /// that cannot be read.
 [[nodiscard]] result<daemon_config> load_daemon_config(const std::string& path,
                                                        const policy_registry& known,
+                                                       const driver_list& list,
                                                        std::vector<std::string>& problems);
 
 }  // namespace sluice

@@ -8,58 +8,36 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "sluice/ids.hpp"
 #include "sluice/kfd/mqds.hpp"
-#include "sluice/kfd/queue_type.hpp"
 #include "sluice/kfd/roots.hpp"
+#include "sluice/node_view.hpp"
 #include "sluice/result.hpp"
-#include "sluice/role.hpp"
 
 namespace sluice::kfd {
 
-struct gpu_description {
-  gpu_id id{};
-  std::uint32_t node = 0;     ///< Number in the topology, which counts CPU nodes too.
-  std::uint32_t ordinal = 0;  ///< As HIP_ and ROCR_VISIBLE_DEVICES count: order of the GPU nodes.
-  std::string name;
+/// `reset_domain` is the XGMI hive. `facts` are the node, the unique id and the gfx version.
+struct gpu_description : sluice::gpu_description {
+  std::uint32_t node = 0;  ///< Number in the topology, which counts CPU nodes too.
   pci_location location{};
-  std::string pci;                       ///< The same as "0000:c1:00.0".
   std::uint64_t unique_id = 0;           ///< 0: the driver shows none.
-  std::uint64_t hive = 0;                ///< Of XGMI: what is reset together. 0: none.
   std::uint32_t gfx_target_version = 0;  ///< major * 10000 + minor * 100 + step: 90402 is gfx942.
   std::uint64_t capability = 0;
-  std::uint32_t compute_slots = 0;    ///< num_cp_queues; 0: not shown.
-  std::optional<std::uint64_t> vram;  ///< Bytes on the board, where the topology tells.
+  std::uint32_t compute_slots = 0;  ///< num_cp_queues; 0: not shown.
 };
 
-struct queue_description {
-  driver_queue_id id{};
-  gpu_id gpu{};
-  /// compute_aql stands for either kind of compute queue: sysfs does not tell them apart.
-  queue_type type{};
-  std::uint64_t ring_bytes = 0;
-  /// 0 to 15; nothing where it is not known: sysfs does not show it; add_priorities().
-  std::optional<std::uint32_t> priority;
-};
+/// "9.4.2"
+[[nodiscard]] std::string gfx_text(std::uint32_t gfx_target_version);
 
-struct process_description {
-  pid_t pid = 0;  ///< In the initial pid namespace, as the driver prints it.
-  std::uint64_t start_time = 0;
-  std::string command;                         ///< /proc/PID/comm
-  std::optional<uid_t> user;                   ///< Real user.
-  pid_t tracer = 0;                            ///< Thread that traces it, 0: none.
-  std::map<gpu_id, std::uint64_t> vram;        ///< Bytes.
-  std::map<gpu_id, std::uint64_t> evicted_ms;  ///< Since the process began.
-  std::vector<queue_description> queues;       ///< By id.
-};
-
+/// GPUs are by node: their ordinals are those of HIP_ and ROCR_VISIBLE_DEVICES. Pids are those of
+/// the initial pid namespace. sysfs shows no queue's priority (add_priorities()), and does not tell
+/// kinds of compute queue apart: queues are "compute", "sdma" or "sdma_xgmi".
 struct node_view {
-  std::vector<gpu_description> gpus;           ///< By node.
-  std::vector<process_description> processes;  ///< By pid.
+  std::vector<gpu_description> gpus;
+  std::vector<process_description> processes;
 
   const gpu_description* find(gpu_id id) const noexcept;
 };
