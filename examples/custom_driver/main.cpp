@@ -71,7 +71,9 @@ class freezer_driver final : public sluice::driver {
   explicit freezer_driver(std::string root) : root_(std::move(root)) {}
 
   std::string_view name() const noexcept override { return freezer::name; }
-  bool present() const override { return std::filesystem::is_directory(root_); }
+  std::string why_absent() const override {
+    return std::filesystem::is_directory(root_) ? "" : root_ + " is no directory; create it";
+  }
   std::string device_key() const override { return root_; }
   std::unique_ptr<sluice::survey> make_survey(sluice::message_sink) const override {
     return std::make_unique<tree>(root_);
