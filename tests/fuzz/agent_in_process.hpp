@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdarg>
 #include <latch>
 #include <memory>

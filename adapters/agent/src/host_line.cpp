@@ -38,10 +38,8 @@ bool is_local_socket(int fd, int type) {
   return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == type;
 }
 
-/// What the host passed is waited for and written to without any more thought, so it is of kinds
-/// that make nobody wait: not a file of a file system that answers when it likes, say. And nothing
-/// is received from the host: a message may bring descriptors along whose closing takes as long as
-/// it wants to.
+}  // namespace
+
 bool are_as_agreed() {
   return is_local_socket(control_fd, SOCK_SEQPACKET) &&
          is_local_socket(host_doorbell_fd, SOCK_DGRAM) &&
@@ -49,8 +47,6 @@ bool are_as_agreed() {
          (is_named(host_pidfd, "anon_inode:[pidfd]") || is_named(host_pidfd, "pidfd:")) &&
          ::shutdown(control_fd, SHUT_RD) == 0 && ::shutdown(host_doorbell_fd, SHUT_RD) == 0;
 }
-
-}  // namespace
 
 void send(const note& what, int pidfd) noexcept {
   iovec data{const_cast<note*>(&what), sizeof(what)};
@@ -88,8 +84,7 @@ bool has_host() noexcept {
   return ::fstat(control_fd, &control) == 0 && S_ISSOCK(control.st_mode);
 }
 
-shared_page* take_page() {
-  if (!are_as_agreed()) return nullptr;
+shared_page* map_page() {
   struct stat file {};
   if (::fstat(memory_fd, &file) != 0 || file.st_size != off_t{sizeof(shared_page)}) return nullptr;
   // Without the seals a host that shrinks the file could kill the agent with SIGBUS at any time.

@@ -18,8 +18,13 @@ void say(note_kind kind, std::string_view words, const error_code& error = {}) n
 
 /// Whether descriptor control_fd is a socket, as it is for who was started by a host.
 [[nodiscard]] bool has_host() noexcept;
-/// The shared memory. \return null when what the host passed is not as agreed.
-[[nodiscard]] shared_page* take_page();
+/// What the host passed is waited for and written to without any more thought, so it is of kinds
+/// that make nobody wait: not a file of a file system that answers when it likes, say. And nothing
+/// is received from the host: a message may bring descriptors along whose closing takes as long as
+/// it wants to.
+[[nodiscard]] bool are_as_agreed();
+/// The shared memory. \return null when it is not as agreed.
+[[nodiscard]] shared_page* map_page();
 
 /// The host's pid, which its pidfd knows and nobody can fake. \return 0 when it cannot be had (no
 /// /proc) or the host is gone: the agent then names itself.

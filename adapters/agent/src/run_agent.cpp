@@ -144,7 +144,7 @@ class starting {
     // Helpers shall have nothing of ours, neither threads nor the lock.
     if (const auto ready = driver_->prepare(reason_); !ready) return ready;
     if (const auto listening = block_signals(); !listening) return listening;
-    page_ = take_page();
+    page_ = are_as_agreed() ? map_page() : nullptr;
     if (page_ == nullptr) {
       reason_ =
           "agent and host come from different builds; install both from the same package, or set "
