@@ -13,7 +13,6 @@
 namespace {
 
 namespace agent = sluice::agent;
-
 // Each method runs on the target's own thread, and may block.
 class frozen_cgroup final : public agent::lane_target {
  public:
@@ -57,8 +56,7 @@ class acting_freezer final : public agent::acting_driver {
   std::string_view name() const noexcept override { return freezer::name; }
   std::string_view help() const noexcept override { return "  root=PATH   the tree of cgroups\n"; }
   bool set(std::string_view key, std::string_view value, std::string&) override {
-    if (key == "root") root_ = value;
-    return key == "root";
+    return key == "root" && !(root_ = value).empty();
   }
   sluice::result<std::unique_ptr<sluice::acting_side>> open(
       const agent::acting_host& host) override {

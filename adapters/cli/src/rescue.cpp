@@ -38,8 +38,8 @@ int become_agent(const node_files& files) {
 
 subcommand add_rescue(CLI::App& program) {
   const auto files = std::make_shared<node_files>();
-  auto* const command = program.add_subcommand(
-      "rescue", "Resume what an agent suspended that was killed together with its guardian");
+  auto* const command =
+      program.add_subcommand("rescue", "Resume what a killed agent left suspended");
   command->footer(
       "The agent lists in a file beside the owner lock what the kernel does not resume\n"
       "when the agent dies. This command resumes what is on this list, unless an agent or\n"
