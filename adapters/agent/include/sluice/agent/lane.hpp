@@ -229,7 +229,7 @@ class lane_list {
       if (each->stranded()) return true;
     return false;
   }
-  /// All leave. \return whether all have.
+  /// All leave; join_finished() joins each that has.
   void abandon_all() {
     for (auto& each : active_) ending_.push_back(std::move(each));
     active_.clear();
