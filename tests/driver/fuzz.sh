@@ -26,8 +26,8 @@ done
 
 install_missing clang || exit 1
 mkdir -p build/driver
-clang++ -std=c++20 -O1 -fsanitize=fuzzer -Iadapters/kfd/include -Iadapters/sim/include -Icore/vocab/include -Itests/fuzz \
-  -Itests/support -Itests/conformance tests/driver/fuzz.cpp adapters/kfd/src/roots.cpp -o build/driver/fuzz.$$
+clang++ -std=c++20 -O1 -fsanitize=fuzzer -Iadapters/kfd/include -Iadapters/kfd/experimental/include -Iadapters/sim/include \
+  -Icore/vocab/include -Itests/fuzz -Itests/support -Itests/conformance tests/driver/fuzz.cpp adapters/kfd/src/roots.cpp -o build/driver/fuzz.$$
 mv build/driver/fuzz.$$ build/driver/fuzz
 [ ${#devices[@]} -gt 0 ] || devices=(942 1100)
 for each in "${devices[@]}"; do
