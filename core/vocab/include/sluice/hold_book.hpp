@@ -12,6 +12,7 @@
 #include <string_view>
 #include <type_traits>
 
+#pragma GCC visibility push(default)
 namespace sluice {
 
 /// One thing that is held, or may be: what acting_driver::release() needs to let go of it.
@@ -44,3 +45,4 @@ class hold_book {
 };
 
 }  // namespace sluice
+#pragma GCC visibility pop

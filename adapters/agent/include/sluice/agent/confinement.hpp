@@ -9,6 +9,7 @@
 
 #include "sluice/result.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::agent {
 
 /// Whose system calls are let through. What each of them needs in any case is there already.
@@ -54,3 +55,4 @@ struct confinement {
 }
 
 }  // namespace sluice::agent
+#pragma GCC visibility pop

@@ -20,6 +20,7 @@
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
+#pragma GCC visibility push(default)
 namespace sluice::agent {
 
 /// How lanes tell their owner that there is something to take.
@@ -285,3 +286,4 @@ class stuck_gpus {
 std::string words_of(const stuck_gpus::call& lost, time_point now);
 
 }  // namespace sluice::agent
+#pragma GCC visibility pop
