@@ -3,13 +3,13 @@
 #include "control_desk.hpp"
 #include "control_server.hpp"
 #include "history.hpp"
-#include "node_source.hpp"
+#include "kept_sentences.hpp"
+#include "node_scheduler.hpp"
 #include "observer.hpp"
 #include "observing.hpp"
 #include "pause_watch.hpp"
 
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,13 +23,11 @@
 #include <utility>
 #include <vector>
 
-#include "sluice/agent/agent_backend.hpp"
 #include "sluice/breaker_store.hpp"
 #include "sluice/client_server.hpp"
 #include "sluice/discovery.hpp"
 #include "sluice/duration_text.hpp"
 #include "sluice/node_view.hpp"
-#include "sluice/null_backend.hpp"
 #include "sluice/os/node_lock.hpp"
 #include "sluice/os/quiet_thread.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
@@ -63,13 +61,6 @@ std::string key_of(pid_t pid) { return pid == 0 ? "" : " pid=" + std::to_string(
 std::string problem_of(const node_settings& settings) {
   std::string found = settings.scheduler.problem();
   return found.empty() ? settings.roles.problem() : found;
-}
-
-/// For a recording.
-std::string device_name(bool simulated) {
-  utsname machine{};
-  if (simulated) return "simulated";
-  return ::uname(&machine) == 0 ? machine.nodename : "";
 }
 
 class node_impl final : public node, private steered_node {
@@ -340,18 +331,10 @@ class node_impl final : public node, private steered_node {
       look_ahead((*owner)->ended);
       return errc::already_owned;
     }
-    {
-      const std::scoped_lock held{said_mutex_};
-      keep_said_ = true;
-    }
+    said_.keep();
     const auto tried = own();
     const bool outrun = !tried && tried.error() == errc::already_owned;
-    std::vector<std::string> said;
-    {
-      const std::scoped_lock held{said_mutex_};
-      keep_said_ = false;
-      said.swap(said_);
-    }
+    const std::vector<std::string> said = said_.take();
     if (outrun) {
       state_.store(node_state::following);
       return tried;
@@ -385,7 +368,8 @@ class node_impl final : public node, private steered_node {
       roles = settings_.roles;
       ahead_of_ = generation_;
     }
-    ahead_ = make_discovery(options_.driver->make_survey(sink()), std::move(roles), sink());
+    ahead_ =
+        make_discovery(options_.driver->make_survey(said_.sink()), std::move(roles), said_.sink());
     ahead_->look_ahead();
   }
 
@@ -426,64 +410,37 @@ class node_impl final : public node, private steered_node {
   result<void> own() {
     std::unique_ptr<node_lock> lock;
     if (options_.mode == node_mode::observe) {
-      auto taken =
-          node_lock::acquire(options_.files.owner(), sink(), {.what = node_lock::kind::observing});
+      auto taken = node_lock::acquire(options_.files.owner(), said_.sink(),
+                                      {.what = node_lock::kind::observing});
       if (!taken) return taken.error();
       lock = std::move(*taken);
     }
-    auto loop = options_.make_loop ? options_.make_loop() : reactor::create();
-    if (!loop) return loop.error();
     simulated_.store(options_.driver->simulated());
     node_settings settings;
     std::uint64_t generation = 0;
-    bool paused = false;
     {
       const std::scoped_lock held{mutex_};
       settings = settings_;
-      settings.make_policy = maker();
+      settings.make_policy = paused_.load() ? nullptr : maker();
       generation = generation_;
-      paused = paused_.load();
       lost_ = false;
     }
     auto finder = ahead_of_ == generation ? std::move(ahead_) : nullptr;
-    if (!finder)
-      finder = make_discovery(options_.driver->make_survey(sink()), settings.roles, sink());
     ahead_.reset();
-    discovery* const found = finder.get();
-    std::vector<std::unique_ptr<source>> sources;
-    sources.push_back(std::move(finder));
-    sources.push_back(make_breaker_keeper(options_.breakers, sink()));
-    sources.push_back(make_node_source({.socket = options_.clients ? options_.files.clients() : "",
-                                        .alive = options_.alive,
-                                        .alive_every = options_.alive_every}));
-    client::server* clients = nullptr;
-    if (options_.clients) {
-      auto server = make_clients(*found);
-      clients = server.get();
-      sources.push_back(std::move(server));
-    }
-    auto record = options_.record;
-    if (record.device.empty()) record.device = device_name(simulated_.load());
-    auto made = scheduler::create(settings.scheduler, std::move(*loop), make_driver(),
-                                  paused ? nullptr : settings.make_policy(), std::move(sources),
-                                  {.fallback = [] { return make_fixed_timeslice(); },
-                                   .record = std::move(record),
-                                   .journal = &observer_->sink()});
-    if (!made) {
-      if (!options_.record.file.empty() &&
-          made.error().category() == boost::system::system_category())
-        sink()("cannot write the recording " + options_.record.file + ": " +
-               made.error().message());
-      return made.error();
-    }
-    if (const auto started = (*made)->start(); !started) return started;
+    auto made = make_node_scheduler(
+        options_, settings, std::move(finder), observer_->sink(),
+        {.grants = [this](const client::peer& who, role what) { return grants(who, what); },
+         .owned_by_another = [this] { lose(); },
+         .say = said_.sink()});
+    if (!made) return made.error();
+    if (const auto started = made->whole->start(); !started) return started;
 
     bool changed = false;
     {
       const std::scoped_lock held{look_mutex_, mutex_};
-      scheduler_.swap(*made);  // the one before goes at the end, without the lock
-      discovery_ = found;
-      clients_ = clients;
+      scheduler_.swap(made->whole);  // the one before goes at the end, without the lock
+      discovery_ = made->roles;
+      clients_ = made->clients;
       lock_ = std::move(lock);
       changed = generation != generation_;
       if (changed) {
@@ -497,42 +454,18 @@ class node_impl final : public node, private steered_node {
     return {};
   }
 
-  std::unique_ptr<client::server> make_clients(discovery& roles) {
-    client::server_options with;
-    with.socket = options_.files.clients();
-    with.group = options_.socket_group;
-    with.allow = [this](const client::peer& who, role what) {
-      const std::scoped_lock held{mutex_};
-      const auto& rules = settings_.roles;
-      return roles::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
-                           who.pid, who.user);
-    };
-    // One that is gone by then has no role.
-    with.registered = [&roles](const client::peer& who, role what) {
-      (void)roles.set_role({who.pid, who.start_time}, what);
-    };
-    with.withdrawn = [&roles](const client::peer& who, role) {
-      (void)roles.withdraw_role({who.pid, who.start_time});
-    };
-    with.say = sink();
-    with.tell = options_.tell;
-    return client::make_server(std::move(with));
-  }
+  // On the scheduler's thread.
 
-  std::unique_ptr<backend> make_driver() {
-    if (options_.mode == node_mode::observe) return make_null_backend();
-    agent::agent_options with;
-    with.driver = options_.driver->acting();
-    with.agent_path = options_.agent_path;
-    with.owner_lock = options_.files.owner();
-    with.of_a_node = true;
-    with.say = sink();
-    with.owned_by_another = [this] {
-      const std::scoped_lock held{mutex_};
-      lost_ = true;
-      if (scheduler_) scheduler_->stop();
-    };
-    return agent::make_agent_backend(std::move(with));
+  bool grants(const client::peer& who, role what) const {
+    const std::scoped_lock held{mutex_};
+    const auto& rules = settings_.roles;
+    return roles::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
+                         who.pid, who.user);
+  }
+  void lose() {
+    const std::scoped_lock held{mutex_};
+    lost_ = true;
+    if (scheduler_) scheduler_->stop();
   }
 
   // On any thread, without mutex_.
@@ -581,21 +514,8 @@ class node_impl final : public node, private steered_node {
     }
   }
 
-  /// What an attempt says is kept until it is known whether it is worth hearing.
-  message_sink sink() {
-    return [this](std::string_view sentence) {
-      {
-        const std::scoped_lock held{said_mutex_};
-        if (keep_said_) {
-          said_.emplace_back(sentence);
-          return;
-        }
-      }
-      options_.warn(sentence);
-    };
-  }
-
   node_options options_;
+  kept_sentences said_{options_.warn};
   std::unique_ptr<control_desk> desk_;        // outlives the observer, whose thread it is on
   const std::unique_ptr<observer> observer_;  // outlives the scheduler, which writes to it
   std::atomic<node_state> state_{node_state::idle};
@@ -618,10 +538,6 @@ class node_impl final : public node, private steered_node {
   discovery* discovery_ = nullptr;        // the scheduler's
   client::server* clients_ = nullptr;     // the scheduler's, if it takes any
   std::unique_ptr<node_lock> lock_;       // in observe
-
-  std::mutex said_mutex_;
-  bool keep_said_ = false;
-  std::vector<std::string> said_;
 
   // The node's thread's.
   time_point next_alive_{};
