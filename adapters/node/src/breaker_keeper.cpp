@@ -30,7 +30,7 @@ class breaker_keeper final : public source {
       : store_(std::move(path)), say_(std::move(say)) {}
   ~breaker_keeper() override { stop(); }
 
-  std::string_view name() const noexcept override { return "kfd breaker keeper"; }
+  std::string_view name() const noexcept override { return "breaker keeper"; }
 
   result<void> start(source_host& host) override {
     if (!wake_) return last_system_error();
