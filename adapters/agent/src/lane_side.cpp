@@ -158,15 +158,21 @@ class target_lane final : public lane {
     answer(done_);
   }
 
+  /// The record of now is there before the one of before goes: what is held is always in the book.
   /// \return false where there is no room: then nothing may be held.
   bool enter() {
-    if (host_.holds == nullptr || entry_) return true;
+    if (host_.holds == nullptr) return true;
     hold what{.pid = pid_, .start_time = start_time_};
-    const std::string about = target_->record();
+    std::string about = target_->record();
+    if (entry_ && about == about_) return true;
     if (about.size() > what.about.size()) return false;
     what.bytes = static_cast<std::uint32_t>(about.copy(what.about.data(), about.size()));
-    entry_ = host_.holds->enter(what);
-    return entry_.has_value();
+    const auto fresh = host_.holds->enter(what);
+    if (!fresh) return false;
+    strike();
+    entry_ = fresh;
+    about_ = std::move(about);
+    return true;
   }
   void strike() {
     if (entry_) host_.holds->strike(*std::exchange(entry_, std::nullopt));
@@ -226,6 +232,7 @@ class target_lane final : public lane {
   report done_;
   std::set<std::pair<gpu_id, driver_queue_id>> held_;  ///< Or may be.
   std::optional<hold_book::number> entry_;
+  std::string about_;  ///< What stands there.
 };
 
 class lane_side final : public acting_side {

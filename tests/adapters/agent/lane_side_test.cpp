@@ -42,6 +42,7 @@ struct hardware {
   std::vector<queue_info> queues{{.id = driver_queue_id{1}, .gpu = the_gpu},
                                  {.id = driver_queue_id{2}, .gpu = the_gpu}};
   std::set<std::uint32_t> suspended;
+  std::string record = "the record";
   std::map<std::uint32_t, outcome> refused;  ///< Queues.
   std::atomic<bool> refuses_close{false};
   std::atomic<bool> hangs{false};
@@ -60,7 +61,10 @@ class fake_target final : public lane_target {
     ::eventfd_read(of_.news.get(), &count);
     return list();
   }
-  std::string record() const override { return "the record"; }
+  std::string record() const override {
+    const std::scoped_lock held{of_.mutex};
+    return of_.record;
+  }
   int act(command_kind what, gpu_id, std::span<const driver_queue_id> queues,
           std::span<outcome> outcomes) override {
     while (of_.hangs) ::usleep(1000);
@@ -227,6 +231,19 @@ TEST_F(LaneSide, SuspendsAndResumesAndKeepsTheBook) {
   EXPECT_EQ(book_.entries().size(), 1U) << "one is still suspended";
   EXPECT_EQ(outcomes_of(command_kind::resume, {2}), done_list{outcome::done});
   EXPECT_TRUE(book_.entries().empty());
+}
+
+TEST_F(LaneSide, EntersARecordThatHasChanged) {
+  begin();
+  attach();
+  ASSERT_EQ(outcomes_of(command_kind::suspend, {1}), done_list{outcome::done});
+  {
+    const std::scoped_lock held{gpu_.mutex};
+    gpu_.record = "another";
+  }
+  ASSERT_EQ(outcomes_of(command_kind::suspend, {2}), done_list{outcome::done});
+  ASSERT_EQ(book_.entries().size(), 1U);
+  EXPECT_EQ(book_.entries()[0].text(), "another");
 }
 
 TEST_F(LaneSide, KeepsInTheBookWhatIsInDoubtAndNotWhatWasNotDone) {

@@ -40,8 +40,9 @@ class lane_target {
   [[nodiscard]] virtual result<std::vector<queue_info>> refresh() { return errc::not_supported; }
 
   /// What release() has to know, beside the process, to let go of what act() may hold: put into
-  /// hold::about. Asked before the first suspend, where the driver outlives_agent(); the lane enters
-  /// it before act() suspends and strikes it out once everything runs.
+  /// hold::about (most_bytes at most). Asked before each suspend, where the driver
+  /// outlives_agent(): it covers what act() is about to hold and what is held already. The lane
+  /// enters it before act() and strikes it out once everything runs.
   virtual std::string record() const { return {}; }
   /// Suspends or resumes queues of one GPU, and says of each what became of it (all are `invalid`
   /// before). A suspend that returns has happened.
