@@ -71,8 +71,9 @@ class acting_freezer final : public agent::acting_driver {
   // A cgroup stays frozen when the agent dies: then the agent's guardian calls this.
   bool outlives_agent() const noexcept override { return true; }
   sluice::result<void> release(const sluice::hold& what, const sluice::message_sink&) override {
-    if (freezer::freeze(std::string{what.text()}, false) == 0) return {};
-    return sluice::last_system_error();
+    const int error = freezer::freeze(std::string{what.text()}, false);
+    if (error == 0) return {};
+    return sluice::error_code{error, boost::system::system_category()};
   }
 
  private:
@@ -82,7 +83,5 @@ class acting_freezer final : public agent::acting_driver {
 }  // namespace
 
 int main(int argc, char** argv) {
-  agent::acting_drivers drivers;
-  drivers.push_back(std::make_unique<acting_freezer>());
-  return agent::run_agent(argc, argv, drivers);
+  return agent::run_agent(argc, argv, {[] { return std::make_unique<acting_freezer>(); }});
 }

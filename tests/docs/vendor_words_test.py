@@ -19,7 +19,7 @@ MAY_STAY = {
 
 INCLUDE = re.compile(r'#include "sluice/(kfd|sim)(/|\.h")')
 # Folders that take any driver by sluice/driver.hpp, and their files that may include a driver's headers.
-NO_DRIVER = [f"adapters/{folder}" for folder in ("cli", "client", "driver", "node", "observe", "roles")]
+NO_DRIVER = [f"adapters/{folder}" for folder in ("agent", "cli", "client", "driver", "node", "observe", "roles")]
 ONE_DRIVER = re.compile(
     "adapters/cli/accept/.*"  # It tests the preemption of one driver.
     r"|adapters/cli/src/(agent_)?main\.cpp"  # They list the drivers.

@@ -103,10 +103,8 @@ class agent_backend final : public backend {
   int ready_fd() const noexcept override { return events_.get(); }
 
   void drain() override {
-    if (phase_ == phase::restarting) {
-      see_guardian();
-      take_launched();
-    }
+    if (guardian_) see_guardian();
+    if (phase_ == phase::restarting) take_launched();
     if (phase_ != phase::running && phase_ != phase::dying) return;
     flush();  // For whoever submits without it.
     bool gone = false;
@@ -366,7 +364,7 @@ class agent_backend final : public backend {
   void see_guardian() {
     if (!guardian_ || !readable_within(guardian_.get(), duration::zero())) return;
     guardian_.reset();
-    if (phase_ == phase::restarting && holds_left()) restart_at_ = clock::now();
+    if (phase_ == phase::restarting && !starter_.joinable() && holds_left()) start_launch();
   }
 
   /// The driver does not resume by itself what this guardian may still have to.

@@ -132,7 +132,10 @@ bool agent_loop::take_reports() {
   return all;
 }
 
-bool agent_loop::close() { return acting_->stop(close_patience); }
+bool agent_loop::close() {
+  if (holds_ != nullptr) holds_->agent_ends();
+  return acting_->stop(close_patience);
+}
 
 bool agent_loop::take_commands(bool& again) {
   for (std::uint32_t count = 0; count < most_commands; ++count) {

@@ -56,9 +56,10 @@ std::int32_t positive(std::string_view name, std::string_view value) {
 [[noreturn]] void help(const acting_drivers& drivers) {
   std::fwrite(usage.data(), 1, usage.size(), stdout);
   for (const auto& each : drivers) {
-    if (each->help().empty()) continue;
-    std::printf("\nSettings of driver %.*s:\n%.*s", static_cast<int>(each->name().size()),
-                each->name().data(), static_cast<int>(each->help().size()), each->help().data());
+    const auto driver = each();
+    if (driver->help().empty()) continue;
+    std::printf("\nSettings of driver %s:\n%s", std::string{driver->name()}.c_str(),
+                std::string{driver->help()}.c_str());
   }
   end(0);
 }
@@ -67,14 +68,14 @@ std::int32_t positive(std::string_view name, std::string_view value) {
 
 std::string names_of(const acting_drivers& drivers) {
   std::string all;
-  for (const auto& each : drivers) all += (all.empty() ? "" : ", ") + std::string{each->name()};
+  for (const auto& each : drivers) all += (all.empty() ? "" : ", ") + std::string{each()->name()};
   return all;
 }
 
-acting_driver* find(const acting_drivers& drivers, std::string_view name) {
-  const auto found =
-      std::ranges::find(drivers, name, [](const auto& each) { return each->name(); });
-  return found == drivers.end() ? nullptr : found->get();
+std::unique_ptr<acting_driver> make(const acting_drivers& drivers, std::string_view name) {
+  for (const auto& each : drivers)
+    if (auto made = each(); made->name() == name) return made;
+  return nullptr;
 }
 
 std::string apply(const acting_choice& choice, acting_driver& driver) {

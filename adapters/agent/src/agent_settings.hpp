@@ -3,6 +3,7 @@
 /// The agent's command line.
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -12,8 +13,7 @@
 namespace sluice::agent {
 
 struct agent_settings {
-  acting_driver* driver = nullptr;  ///< Of the list; with its settings.
-  acting_choice choice{};           ///< As it was told.
+  acting_choice choice{};  ///< As it was told.
   std::string owner_lock{};
   std::string roles{};
   bool of_a_node = false;
@@ -25,7 +25,8 @@ struct agent_settings {
 [[nodiscard]] agent_settings parse(int argc, char** argv, const acting_drivers& drivers);
 
 /// \return null where there is none of that name.
-[[nodiscard]] acting_driver* find(const acting_drivers& drivers, std::string_view name);
+[[nodiscard]] std::unique_ptr<acting_driver> make(const acting_drivers& drivers,
+                                                  std::string_view name);
 [[nodiscard]] std::string names_of(const acting_drivers& drivers);
 /// \return a sentence where it does not take them; empty: it does.
 [[nodiscard]] std::string apply(const acting_choice& choice, acting_driver& driver);

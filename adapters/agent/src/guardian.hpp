@@ -15,10 +15,11 @@
 namespace sluice::agent {
 
 /// Forks it, in a session of its own and deaf to every signal but SIGKILL and SIGSTOP, so that what
-/// ends the agent does not end it as well. While the agent lives and says so, it does nothing. An
-/// agent that has not said so for `lease` it kills first, and waits until the agent is gone for
-/// certain: a call in flight may still hold something. Then it lets go of all that the record
-/// says, and ends. It keeps no descriptor of the agent's but the record's.
+/// ends the agent does not end it as well. While the agent lives and says so, it only tries to let
+/// go of what an earlier agent left. An agent that has not said so for `lease` it kills first, and
+/// waits until the agent is gone for certain: a call in flight may still hold something. Then it
+/// lets go of all that the record says, and ends; of what the driver refuses it goes on trying
+/// until another agent wants the record. It keeps no descriptor of the agent's but the record's.
 ///
 /// Threading: only while this process has one thread.
 /// Lifetime:  record and driver as long as the process.
@@ -27,8 +28,9 @@ namespace sluice::agent {
                                                duration lease);
 
 /// Lets go of all that is there, each on a thread of its own.
-/// \param patience how long to try; duration::max(): without an end where the driver is busy, a
-///        minute where it refuses.
+/// \param patience how long to try. In any case no longer than until another agent wants the
+/// record,
+///        which has what is still held.
 /// \return how many are still there.
 [[nodiscard]] std::size_t release_all(hold_record& record, acting_driver& driver, duration patience,
                                       const message_sink& say);

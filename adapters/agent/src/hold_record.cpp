@@ -72,20 +72,25 @@ struct hold_record::page {
     std::atomic<std::uint32_t> state{slot_free};
     hold what{};
   };
-  std::uint64_t magic = record_magic;
-  std::uint32_t version = record_version;
-  std::uint32_t size = sizeof(page);
-  std::array<char, 40> boot{};
+  // Where every version has it.
+  struct header {
+    std::uint64_t magic = record_magic;
+    std::uint32_t version = record_version;
+    std::uint32_t size = sizeof(page);
+    std::array<char, 40> boot{};
+
+    bool is_of_this_boot() const { return magic == record_magic && text_of(boot) == boot_id(); }
+    bool is_ours() const { return version == record_version && size == sizeof(page); }
+  };
+  header head{};
   std::array<char, 32> driver{};
   std::array<char, 4096> settings{};
   alignas(cache_line) std::atomic<duration::rep> agent_lived{0};
   alignas(cache_line) std::atomic<duration::rep> guardian_lived{0};
+  std::atomic<std::uint32_t> ending{0};  ///< Not 0: the agent lets go of everything, and ends.
+  std::atomic<std::uint32_t> wanted{0};  ///< Not 0: the next agent waits for the record.
   alignas(cache_line) std::array<slot, most_holds> slots{};
 
-  bool fits() const {
-    return magic == record_magic && version == record_version && size == sizeof(page) &&
-           text_of(boot) == boot_id();
-  }
   std::vector<std::pair<number, hold>> held() const {
     std::vector<std::pair<number, hold>> all;
     for (number index = 0; index < most_holds; ++index) {
@@ -108,8 +113,8 @@ result<unique_fd> open_file(const std::string& path, int how) {
   if (!file) return last_system_error();
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) return last_system_error();
-  if (!S_ISREG(about.st_mode) || about.st_nlink != 1 ||
-      (about.st_uid != ::geteuid() && about.st_uid != 0))
+  const bool trusted = about.st_uid == ::geteuid() || about.st_uid == 0 || ::geteuid() == 0;
+  if (!S_ISREG(about.st_mode) || about.st_nlink != 1 || !trusted)
     return error_code{EPERM, boost::system::system_category()};
   return file;
 }
@@ -123,8 +128,21 @@ bool try_lock(int fd) noexcept {
 
 }  // namespace
 
-hold_record::hold_record(unique_fd file, page* mapped) noexcept
-    : file_(std::move(file)), page_(mapped) {}
+/// Nothing of another boot is held.
+result<hold_record::content_kind> hold_record::kind_of(int file) {
+  page::header head{};
+  head.magic = 0;
+  const ssize_t got = ::pread(file, &head, sizeof head, 0);
+  if (got < 0) return last_system_error();
+  if (got != ssize_t{sizeof head} || !head.is_of_this_boot()) return content_kind::none;
+  struct stat about {};
+  if (::fstat(file, &about) != 0) return last_system_error();
+  return head.is_ours() && about.st_size == off_t{sizeof(page)} ? content_kind::ours
+                                                                : content_kind::another_version;
+}
+
+hold_record::hold_record(unique_fd file, page* mapped, bool others) noexcept
+    : file_(std::move(file)), page_(mapped), others_(others) {}
 hold_record::~hold_record() { ::munmap(page_, sizeof(page)); }
 
 result<std::unique_ptr<hold_record>> hold_record::open(const std::string& path, duration patience,
@@ -137,50 +155,69 @@ result<std::unique_ptr<hold_record>> hold_record::open(const std::string& path, 
     auto opened = open_file(path, O_RDWR | O_CREAT);
     if (!opened) {
       say("cannot open " + path +
-          ", in which the agent writes down what it holds: " + opened.error().message());
+          ", in which the agent records what it suspends: " + opened.error().message());
       return opened.error();
     }
     file = std::move(*opened);
-    for (const time_point give_up = clock::now() + patience; !try_lock(file.get());) {
-      if (clock::now() >= give_up) {
-        say("another agent or its guardian still has " + path +
-            ": it resumes what it holds and ends, or is stopped; 'pgrep -l sluice-' finds it");
-        return errc::busy;
-      }
-      std::this_thread::sleep_for(look_every);
+  }
+  page* there = nullptr;
+  for (const time_point give_up = clock::now() + patience; there == nullptr;) {
+    const bool ours = path.empty() || try_lock(file.get());
+    const auto kind = kind_of(file.get());
+    if (!kind) return kind.error();
+    if (*kind == content_kind::another_version) {
+      say(path + " was written by another version of sluice; run 'rescue' of that version first");
+      return errc::not_supported;
     }
+    // Not truncated, so that a full file system refuses it here, and not at the first store.
+    if (ours && *kind == content_kind::none)
+      if (const int error = ::posix_fallocate(file.get(), 0, sizeof(page)); error != 0)
+        return error_code{error, boost::system::system_category()};
+    if (ours || *kind == content_kind::ours) {
+      void* const mapped =
+          ::mmap(nullptr, sizeof(page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+      if (mapped == MAP_FAILED) return last_system_error();
+      there = static_cast<page*>(mapped);
+      if (ours && *kind == content_kind::none) {
+        there = new (mapped) page;
+        put(there->head.boot, boot_id());
+      }
+    }
+    if (ours) {
+      there->wanted.store(0);
+      break;
+    }
+    // A guardian that cannot let go of something hands it over.
+    if (there != nullptr) there->wanted.store(1);
+    if (clock::now() >= give_up) {
+      if (there != nullptr) ::munmap(there, sizeof(page));
+      say("another agent or its guardian still has " + path +
+          ": it resumes what it suspended and exits, or is stopped; 'pgrep -l sluice-' finds it");
+      return errc::busy;
+    }
+    if (there != nullptr) ::munmap(std::exchange(there, nullptr), sizeof(page));
+    std::this_thread::sleep_for(look_every);
   }
   struct stat about {};
-  if (::fstat(file.get(), &about) != 0) return last_system_error();
-  const bool whole = about.st_size == off_t{sizeof(page)};
-  if (!whole && (::ftruncate(file.get(), 0) != 0 || ::ftruncate(file.get(), sizeof(page)) != 0))
-    return last_system_error();
-  void* const mapped =
-      ::mmap(nullptr, sizeof(page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (mapped == MAP_FAILED) return last_system_error();
-  auto* there = static_cast<page*>(mapped);
-  if (!whole || !there->fits()) {
-    there = new (mapped) page;
-    put(there->boot, boot_id());
-  }
-  return std::unique_ptr<hold_record>{new hold_record{std::move(file), there}};
+  if (::fstat(file.get(), &about) != 0) about.st_uid = 0;
+  return std::unique_ptr<hold_record>{
+      new hold_record{std::move(file), there, about.st_uid != ::geteuid() && about.st_uid != 0}};
 }
 
 result<hold_record::content> hold_record::look(const std::string& path) {
   const auto file = open_file(path, O_RDONLY);
   if (!file && file.error() == boost::system::errc::no_such_file_or_directory) return content{};
   if (!file) return file.error();
-  struct stat about {};
-  if (::fstat(file->get(), &about) != 0) return last_system_error();
-  if (about.st_size != off_t{sizeof(page)}) return content{};
+  const auto kind = kind_of(file->get());
+  if (!kind) return kind.error();
+  if (*kind == content_kind::another_version) return errc::not_supported;
+  if (*kind == content_kind::none) return content{};
   void* const mapped = ::mmap(nullptr, sizeof(page), PROT_READ, MAP_SHARED, file->get(), 0);
   if (mapped == MAP_FAILED) return last_system_error();
   const auto* const there = static_cast<const page*>(mapped);
   content seen;
-  if (there->fits()) {
-    seen.by = {text_of(there->driver), settings_of(text_of(there->settings))};
-    for (auto& [number, what] : there->held()) seen.holds.push_back(what);
-  }
+  seen.by = {text_of(there->driver), settings_of(text_of(there->settings))};
+  for (auto& [number, what] : there->held()) seen.holds.push_back(what);
   ::munmap(mapped, sizeof(page));
   return seen;
 }
@@ -218,9 +255,9 @@ result<void> hold_record::begin(const acting_choice& by) {
     std::uint32_t expected = slot_taken;
     (void)each.state.compare_exchange_strong(expected, slot_free);
   }
-  const time_point now = clock::now();
-  agent_lives(now);
-  guardian_lives(now);
+  page_->ending.store(0);
+  agent_lives({});
+  guardian_lives(clock::now());
   return {};
 }
 
@@ -238,5 +275,11 @@ time_point hold_record::agent_lived() const noexcept {
 time_point hold_record::guardian_lived() const noexcept {
   return time_point{duration{page_->guardian_lived.load(std::memory_order_acquire)}};
 }
+
+void hold_record::agent_ends() noexcept { page_->ending.store(1, std::memory_order_release); }
+bool hold_record::agent_is_ending() const noexcept {
+  return page_->ending.load(std::memory_order_acquire) != 0;
+}
+bool hold_record::is_wanted() const noexcept { return page_->wanted.load() != 0; }
 
 }  // namespace sluice::agent

@@ -47,12 +47,13 @@ class hold_record final : public hold_book {
   /// Makes the file where it is missing (0600).
   /// \param path    empty: in memory alone; nobody but agent and guardian sees it.
   /// \param patience how long to wait for an agent or a guardian that has it.
-  /// \return errc::busy where one still has it then (`say` names it), else the system's error.
+  /// \return errc::busy where one still has it then (`say` names it), errc::not_supported where
+  ///         another version wrote it since the machine started, else the system's error.
   [[nodiscard]] static result<std::unique_ptr<hold_record>> open(const std::string& path,
                                                                  duration patience,
                                                                  const message_sink& say);
-  /// Without the lock. \return the system's error where it cannot be read; no holds where there is
-  /// none, or it is of another boot or build.
+  /// Without the lock. \return the system's error where it cannot be read; errc::not_supported
+  /// where another version wrote it; no holds where there is none, or it is of another boot.
   [[nodiscard]] static result<content> look(const std::string& path);
 
   ~hold_record();
@@ -70,21 +71,34 @@ class hold_record final : public hold_book {
   /// Those that are there, by number.
   std::vector<std::pair<number, hold>> held() const;
 
-  // Of agent and guardian: when each last said that it lives.
+  /// Whether somebody else than root or this user may have written what is there. Only root opens
+  /// such a record.
+  bool is_others() const noexcept { return others_; }
+
+  // Of agent and guardian: when each last said that it lives. The agent's is the epoch until it
+  // begins to act.
   void agent_lives(time_point now) noexcept;
   void guardian_lives(time_point now) noexcept;
   time_point agent_lived() const noexcept;
   time_point guardian_lived() const noexcept;
+  /// From now on the agent lets go of everything, for which it has some seconds.
+  void agent_ends() noexcept;
+  bool agent_is_ending() const noexcept;
+  /// Whether the next agent waits for the record.
+  bool is_wanted() const noexcept;
 
   /// Of the file; to be kept open by who is forked.
   int fd() const noexcept { return file_.get(); }
 
  private:
   struct page;
-  hold_record(unique_fd file, page* mapped) noexcept;
+  enum class content_kind : std::uint8_t { none, ours, another_version };
+  static result<content_kind> kind_of(int file);
+  hold_record(unique_fd file, page* mapped, bool others) noexcept;
 
   unique_fd file_;
   page* const page_;
+  const bool others_;
 };
 
 }  // namespace sluice::agent

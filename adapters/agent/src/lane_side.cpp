@@ -123,8 +123,12 @@ class target_lane final : public lane {
     const auto has = [&](const std::vector<queue_info>& list, const queue_info& one) {
       return std::ranges::any_of(list, [&](const auto& each) { return same(each, one); });
     };
-    for (const queue_info& each : known_)
-      if (!has(now, each)) say_removed(each.id);
+    for (const queue_info& each : known_) {
+      if (has(now, each)) continue;
+      held_.erase({each.gpu, each.id});
+      say_removed(each.id);
+    }
+    if (nothing_is_held()) strike();
     for (const queue_info& each : now)
       if (!has(known_, each)) say_queue(each);
     known_ = now;
@@ -135,8 +139,8 @@ class target_lane final : public lane {
     const std::size_t count = std::min<std::size_t>(work.count, max_batch_queues);
     batch_result& result = done_.result;
     const std::span<outcome> outcomes{result.outcomes.data(), count};
-    std::ranges::fill(outcomes, outcome::invalid);
     const bool suspends = work.kind == command_kind::suspend;
+    std::ranges::fill(outcomes, suspends ? outcome::invalid : outcome::failed);
     result.started = clock::now();
     if (suspends && !enter()) {
       result.driver_errno = ENOSPC;
@@ -154,7 +158,7 @@ class target_lane final : public lane {
       else if (!suspends && outcomes[index] != outcome::failed)
         held_.erase(key);
     }
-    if (held_.empty()) strike();
+    if (nothing_is_held()) strike();
     answer(done_);
   }
 
@@ -174,6 +178,7 @@ class target_lane final : public lane {
     about_ = std::move(about);
     return true;
   }
+  bool nothing_is_held() const noexcept { return held_.empty() && quanta_set_.empty(); }
   void strike() {
     if (entry_) host_.holds->strike(*std::exchange(entry_, std::nullopt));
   }
@@ -184,9 +189,20 @@ class target_lane final : public lane {
     what.target = target();
     what.gpu = order.gpu;
     what.quantum = order.length;
-    const call_scope inside{*this, order.gpu};
-    if (const auto set = target_->set_quantum(order.gpu, order.length); !set)
-      what.error = plain_error{set.error()};
+    const bool begins = order.length != duration::zero();
+    // It stays after who set it.
+    if (begins && !enter()) {
+      what.error = plain_error{errc::full};
+    } else {
+      const call_scope inside{*this, order.gpu};
+      if (const auto set = target_->set_quantum(order.gpu, order.length); !set)
+        what.error = plain_error{set.error()};
+      else if (begins)
+        quanta_set_.insert(order.gpu);
+      else
+        quanta_set_.erase(order.gpu);
+    }
+    if (nothing_is_held()) strike();
     say(what);
   }
 
@@ -231,6 +247,7 @@ class target_lane final : public lane {
   std::vector<queue_info> known_;
   report done_;
   std::set<std::pair<gpu_id, driver_queue_id>> held_;  ///< Or may be.
+  std::set<gpu_id> quanta_set_;
   std::optional<hold_book::number> entry_;
   std::string about_;  ///< What stands there.
 };

@@ -32,6 +32,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr duration start_patience = 5s;
+constexpr duration rescue_patience = 12s;
 
 /// A duplicate out of the way of the numbers that the agent expects.
 unique_fd out_of_the_way(int fd) {
@@ -298,13 +299,22 @@ void rescue(const std::string& program, const std::string& owner_lock) {
   const std::array<const char*, 5> arguments{"sluice-agent", "--rescue", "--owner-lock",
                                              owner_lock.c_str(), nullptr};
   std::vector<char*> environment = agent_environment();
+  spawn_actions with;
+  // Its words are for the log, and nothing of the host's is its business.
+  if (::posix_spawn_file_actions_addopen(&with.files, STDIN_FILENO, "/dev/null", O_RDONLY, 0) !=
+          0 ||
+      ::posix_spawn_file_actions_adddup2(&with.files, STDERR_FILENO, STDOUT_FILENO) != 0 ||
+      ::posix_spawn_file_actions_addclosefrom_np(&with.files, STDERR_FILENO + 1) != 0)
+    return;
   pid_t child = 0;
-  if (::posix_spawn(&child, program.c_str(), nullptr, nullptr,
+  if (::posix_spawn(&child, program.c_str(), &with.files, &with.attributes,
                     const_cast<char* const*>(arguments.data()), environment.data()) != 0)
     return;
-  // In a host that ignores SIGCHLD this waits as well: until all its children are gone.
-  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  const unique_fd ended{static_cast<int>(::syscall(SYS_pidfd_open, child, 0))};
+  pollfd waiting{ended.get(), POLLIN, 0};
+  (void)::poll(&waiting, 1, static_cast<int>(rescue_patience / 1ms));
+  // Where it goes on after that, nobody of this process waits for it any more.
+  (void)::waitpid(child, nullptr, WNOHANG);
 }
 
 }  // namespace sluice::agent

@@ -43,7 +43,7 @@ bool are_capabilities_ignored(const std::string& program);
 result<connection> launch(const std::string& program, const agent_options& options);
 
 /// Has an agent resume what one left that was killed together with its guardian. Blocks: some
-/// milliseconds, 10 s at most.
+/// milliseconds, 12 s at most.
 void rescue(const std::string& program, const std::string& owner_lock);
 
 /// Receives one note without blocking. \return errc::lost when the other end is closed, EAGAIN when

@@ -23,6 +23,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "sluice/os/node_lock.hpp"
 
@@ -58,16 +59,16 @@ std::string refused_privileges(const agent_settings& chosen, const acting_driver
 
 /// What an agent left there that ended together with its guardian.
 /// \return how much of it is still held.
-std::size_t release_leftovers(hold_record& record, const acting_drivers& drivers, bool privileged,
+std::size_t release_leftovers(hold_record& record, const acting_drivers& drivers, bool distrusted,
                               duration patience, const message_sink& say) {
   const auto left = record.held();
   if (left.empty()) return 0;
   const acting_choice by = record.left_by();
-  acting_driver* const driver = find(drivers, by.driver);
+  const auto driver = make(drivers, by.driver);
   std::string why = driver == nullptr ? "this program has no driver '" + by.driver +
                                             "'; it has: " + names_of(drivers)
                                       : apply(by, *driver);
-  if (why.empty() && privileged) why = driver->distrust();
+  if (why.empty() && distrusted) why = driver->distrust();
   if (!why.empty()) {
     say("cannot resume what an earlier agent held: " + why);
     return left.size();
@@ -100,8 +101,8 @@ int rescue(const agent_settings& chosen, const acting_drivers& drivers) {
   const auto record = hold_record::open(path, rescue_patience, say);
   if (!record) return 1;
   const std::size_t held = (*record)->held().size();
-  const std::size_t still = release_leftovers(**record, drivers, ::getauxval(AT_SECURE) != 0,
-                                              rescue_patience, [](std::string_view) {});
+  const bool distrusted = ::getauxval(AT_SECURE) != 0 || (*record)->is_others();
+  const std::size_t still = release_leftovers(**record, drivers, distrusted, rescue_patience, say);
   std::printf("resumed: %zu of %zu\n", held - still, held);
   return still == 0 ? 0 : 1;
 }
@@ -128,12 +129,12 @@ class starting {
   }
 
   result<void> begin() {
-    driver_ = find(drivers_, chosen_.choice.driver);
+    driver_ = make(drivers_, chosen_.choice.driver);
     reason_ = driver_ == nullptr ? "this program has no driver '" + chosen_.choice.driver +
                                        "'; it has: " + names_of(drivers_)
                                  : apply(chosen_.choice, *driver_);
     if (!reason_.empty()) return errc::bad_config;
-    reason_ = refused_privileges(chosen_, driver_);
+    reason_ = refused_privileges(chosen_, driver_.get());
     if (!reason_.empty()) return error_code{EPERM, boost::system::system_category()};
 
     // Here, where names of users may still be looked up.
@@ -198,11 +199,9 @@ class starting {
     if (release_leftovers(**record, drivers_, privileged, leftover_patience, tell) != 0)
       tell(
           "what is still held is tried again when this agent ends; or run 'sluice rescue' as root");
-    // The leftovers' settings may have been others.
-    reason_ = apply(chosen_.choice, *driver_);
-    if (!reason_.empty()) return errc::bad_config;
     if (!driver_->outlives_agent()) return {};
     if (const auto begun = (*record)->begin(chosen_.choice); !begun) return begun;
+    for (const auto& [number, what] : (*record)->held()) leftovers_.push_back(number);
     auto guardian = start_guardian(**record, *driver_, chosen_.lease);
     if (!guardian) {
       reason_ = "cannot start the agent's guardian: " + guardian.error().message();
@@ -248,6 +247,14 @@ class starting {
     return {};
   }
 
+  /// Whether an earlier agent's hold of the process is still to be let go of.
+  bool is_left(pid_t pid) const {
+    return !leftovers_.empty() && std::ranges::any_of(record_->held(), [&](const auto& each) {
+      return each.second.pid == pid &&
+             std::ranges::find(leftovers_, each.first) != leftovers_.end();
+    });
+  }
+
   int act() {
     page_->heartbeat.store(clock::now().time_since_epoch().count(), std::memory_order_release);
     note ready;
@@ -265,7 +272,7 @@ class starting {
 
   const agent_settings& chosen_;
   const acting_drivers& drivers_;
-  acting_driver* driver_ = nullptr;
+  std::unique_ptr<acting_driver> driver_;
   std::string reason_;
   std::unique_ptr<admission> admitted_;
   agent_loop::descriptors own_;
@@ -273,6 +280,7 @@ class starting {
   shared_page* page_ = nullptr;
   std::unique_ptr<node_lock> lock_;
   std::unique_ptr<hold_record> record_;
+  std::vector<hold_book::number> leftovers_;  ///< Were there when this agent began.
   std::unique_ptr<agent_loop> loop_;
 };
 

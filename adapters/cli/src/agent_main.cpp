@@ -4,7 +4,5 @@
 #include "sluice/kfd/acting_driver.hpp"
 
 int main(int argc, char** argv) {
-  sluice::agent::acting_drivers drivers;
-  drivers.push_back(sluice::kfd::make_acting_driver());
-  return sluice::agent::run_agent(argc, argv, drivers);
+  return sluice::agent::run_agent(argc, argv, {sluice::kfd::make_acting_driver});
 }

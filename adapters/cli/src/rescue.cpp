@@ -42,9 +42,9 @@ subcommand add_rescue(CLI::App& program) {
       program.add_subcommand("rescue", "Resume what a killed agent left suspended");
   command->footer(
       "The agent lists in a file beside the owner lock what the kernel does not resume\n"
-      "when the agent dies. This command resumes what is on this list, unless an agent or\n"
-      "its guardian is running: that process resumes it. The next agent that starts does\n"
-      "the same, and so does systemd when the service ends.\n"
+      "when the agent dies. This command resumes what is on this list, unless an agent\n"
+      "or its guardian is running: that process resumes it. The next agent that starts\n"
+      "does the same, and so does systemd when the service ends.\n"
       "Exit code 0: nothing is suspended, or everything runs again; 1: something could\n"
       "not be resumed; 2: invalid command line.");
   add_directory(*command, *files);

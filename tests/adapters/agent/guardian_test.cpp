@@ -39,25 +39,34 @@ hold hold_of(const std::string& path) {
   std::memcpy(made.about.data(), path.data(), path.size());
   return made;
 }
-std::string path_of(const hold& what) {
-  return std::string{what.text()};
-}
+std::string path_of(const hold& what) { return std::string{what.text()}; }
 
 class file_driver final : public acting_driver {
  public:
+  /// \param agent has to be gone when something is released. 0: need not.
+  explicit file_driver(pid_t agent = 0) : agent_(agent) {}
+
   std::string_view name() const noexcept override { return "files"; }
   result<std::unique_ptr<acting_side>> open(const acting_host&) override {
     return errc::not_supported;
   }
-  confinement needs(confined) const override { return {.calls = {{"unlink"}}}; }
+  confinement needs(confined) const override { return {.calls = {{"unlink"}, {"openat"}}}; }
   bool outlives_agent() const noexcept override { return true; }
   result<void> release(const hold& what, const message_sink& say) override {
     const std::string path = path_of(what);
+    // Whose call might still be under way.
+    if (const char state = test::state_of(agent_); agent_ != 0 && state != '?' && state != 'Z') {
+      say("the agent is still there: " + std::string{state});
+      std::ofstream{path + ".early"};
+    }
     // A folder is something that this driver refuses to let go of.
     if (::unlink(path.c_str()) == 0 || errno == ENOENT) return {};
     say("cannot remove " + path);
     return last_system_error();
   }
+
+ private:
+  const pid_t agent_;
 };
 
 class Holds : public ::testing::Test {
@@ -117,7 +126,7 @@ TEST_F(Holds, BelongToOneAtATime) {
   EXPECT_THAT(said_, HasSubstr("another agent or its guardian still has " + record_));
 }
 
-TEST_F(Holds, AreForgottenWhereTheFileIsOfAnotherBootOrBuild) {
+TEST_F(Holds, AreForgottenAfterARestartOfTheMachine) {
   {
     const auto record = open();
     ASSERT_TRUE(record->enter(hold_of("one")));
@@ -128,9 +137,34 @@ TEST_F(Holds, AreForgottenWhereTheFileIsOfAnotherBootOrBuild) {
   bytes.close();
   EXPECT_TRUE(hold_record::look(record_)->holds.empty());
   EXPECT_TRUE(open()->held().empty());
-  std::filesystem::resize_file(record_, 1000);
-  EXPECT_TRUE(hold_record::look(record_)->holds.empty());
-  EXPECT_TRUE(open()->held().empty());
+}
+
+TEST_F(Holds, OfAnotherVersionAreNeitherForgottenNorTouched) {
+  {
+    const auto record = open();
+    ASSERT_TRUE(record->enter(hold_of("one")));
+  }
+  std::fstream bytes{record_, std::ios::in | std::ios::out | std::ios::binary};
+  bytes.seekp(8);
+  bytes.put(99);
+  bytes.close();
+  EXPECT_EQ(hold_record::look(record_).error(), errc::not_supported);
+  EXPECT_EQ(open(), nullptr);
+  EXPECT_EQ(error_, errc::not_supported);
+  EXPECT_THAT(said_, HasSubstr("was written by another version of sluice"));
+}
+
+TEST_F(Holds, OfAnotherUserAreOpenedByRootAlone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  {
+    const auto record = open();
+    ASSERT_TRUE(record->enter(hold_of("one")));
+  }
+  ASSERT_EQ(::chown(record_.c_str(), 65534, 65534), 0);
+  const auto record = open();
+  ASSERT_TRUE(record);
+  EXPECT_TRUE(record->is_others());
+  EXPECT_EQ(record->held().size(), 1U);
 }
 
 TEST_F(Holds, AreNotReadThroughALinkOrAPipe) {
@@ -157,12 +191,13 @@ class Guardian : public Holds {
     else
       make(file("two"));
     return test::family{[this, renews](int says) {
-      file_driver driver;
+      file_driver driver{::getpid()};
       const auto record = open();
       if (!record || !record->begin({.driver = "files"})) return 2;
       const auto guardian = start_guardian(*record, driver, lease);
       if (!guardian || !record->enter(hold_of(file("one"))) || !record->enter(hold_of(file("two"))))
         return 3;
+      record->agent_lives(clock::now());
       (void)!::write(says, "y", 1);
       for (const time_point end = clock::now() + renews; clock::now() < end; ::usleep(10'000))
         record->agent_lives(clock::now());
@@ -170,7 +205,8 @@ class Guardian : public Holds {
     }};
   }
   bool all_released() const {
-    return eventually(patience, [&] { return !is_there(file("one")) && !is_there(file("two")); });
+    return eventually(patience, [&] { return !is_there(file("one")) && !is_there(file("two")); }) &&
+           !is_there(file("one.early")) && !is_there(file("two.early"));
   }
   static bool is_killed(const test::family& agent) {
     auto status = agent.status();
@@ -211,6 +247,58 @@ TEST_F(Guardian, KillsAStoppedAgentFirst) {
   EXPECT_TRUE(is_killed(agent));
 }
 
+TEST_F(Guardian, LeavesAnAgentAloneThatHasNotBegunToActOrEnds) {
+  for (const bool begun : {false, true}) {
+    test::family agent{[this, begun](int says) {
+      file_driver driver;
+      const auto record = open(patience);
+      if (!record || !record->begin({.driver = "files"})) return 2;
+      if (!start_guardian(*record, driver, lease)) return 3;
+      if (begun) record->agent_lives(clock::now());
+      if (begun) record->agent_ends();
+      const time_point end = clock::now() + 4 * lease;  // in the driver, say
+      while (clock::now() < end) ::usleep(10'000);
+      (void)!::write(says, "y", 1);
+      return 0;
+    }};
+    EXPECT_EQ(agent.heard(), 'y') << "begun: " << begun;
+  }
+}
+
+TEST_F(Guardian, GoesOnWithWhatAnEarlierAgentLeft) {
+  std::filesystem::create_directory(file("left"));
+  {
+    const auto record = open();
+    ASSERT_TRUE(record->enter(hold_of(file("left"))));
+  }
+  test::family agent{[this](int says) {
+    file_driver driver;
+    const auto record = open();
+    if (!record || !record->begin({.driver = "files"})) return 2;
+    if (!start_guardian(*record, driver, 60s)) return 3;
+    record->agent_lives(clock::now());
+    (void)!::write(says, "y", 1);
+    for (;;) ::pause();
+  }};
+  ASSERT_EQ(agent.heard(), 'y');
+  EXPECT_EQ(hold_record::look(record_)->holds.size(), 1U);
+  ::rmdir(file("left").c_str());
+  EXPECT_TRUE(eventually(patience, [&] { return hold_record::look(record_)->holds.empty(); }))
+      << "while the agent lives";
+}
+
+TEST_F(Guardian, HandsOverWhatIsRefusedWhenTheNextAgentWantsIt) {
+  test::family agent = agent_that(60s, true);
+  ASSERT_EQ(agent.heard(), 'y');
+  ::kill(agent.pid(), SIGKILL);
+  EXPECT_TRUE(eventually(patience, [&] { return !is_there(file("one")); }));
+  const auto next = open(patience);
+  ASSERT_TRUE(next) << said_;
+  ASSERT_EQ(next->held().size(), 1U);
+  EXPECT_EQ(path_of(next->held()[0].second), file("two"));
+  ::rmdir(file("two").c_str());
+}
+
 TEST_F(Guardian, LeavesWhatTheDriverRefusesForLater) {
   test::family agent = agent_that(60s, true);
   ASSERT_EQ(agent.heard(), 'y');
@@ -218,8 +306,8 @@ TEST_F(Guardian, LeavesWhatTheDriverRefusesForLater) {
   EXPECT_TRUE(eventually(patience, [&] { return !is_there(file("one")); }));
   // It goes on trying: what refused it goes away.
   ::rmdir(file("two").c_str());
+  EXPECT_TRUE(eventually(patience, [&] { return hold_record::look(record_)->holds.empty(); }));
   EXPECT_TRUE(over());
-  EXPECT_TRUE(hold_record::look(record_)->holds.empty());
 }
 
 TEST_F(Guardian, LettingGoOfLeftoversSaysWhatIsStillHeld) {

@@ -46,6 +46,7 @@ struct hardware {
   std::map<std::uint32_t, outcome> refused;  ///< Queues.
   std::atomic<bool> refuses_close{false};
   std::atomic<bool> hangs{false};
+  std::atomic<int> resume_errno{0};
   std::atomic<int> closed{0};
   unique_fd news{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
@@ -68,6 +69,7 @@ class fake_target final : public lane_target {
   int act(command_kind what, gpu_id, std::span<const driver_queue_id> queues,
           std::span<outcome> outcomes) override {
     while (of_.hangs) ::usleep(1000);
+    if (what == command_kind::resume && of_.resume_errno != 0) return of_.resume_errno;
     const std::scoped_lock held{of_.mutex};
     for (std::size_t index = 0; index < queues.size(); ++index) {
       const auto id = static_cast<std::uint32_t>(queues[index]);
@@ -260,6 +262,29 @@ TEST_F(LaneSide, KeepsInTheBookWhatIsInDoubtAndNotWhatWasNotDone) {
   gpu_.refused.clear();
   EXPECT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::done});
   EXPECT_TRUE(book_.entries().empty());
+}
+
+TEST_F(LaneSide, KeepsInTheBookWhatAResumeSaysNothingOf) {
+  begin();
+  attach();
+  ASSERT_EQ(outcomes_of(command_kind::suspend, {1}), done_list{outcome::done});
+  gpu_.resume_errno = EIO;
+  EXPECT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::failed});
+  EXPECT_EQ(last_errno_, EIO);
+  EXPECT_EQ(book_.entries().size(), 1U);
+  gpu_.resume_errno = 0;
+  EXPECT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::done});
+}
+
+TEST_F(LaneSide, KeepsQuantaInTheBook) {
+  begin();
+  attach();
+  ASSERT_TRUE(side_->set_quantum(id, the_gpu, 50us));
+  ASSERT_TRUE(next(report_kind::quantum_set));
+  EXPECT_EQ(book_.entries().size(), 1U);
+  ASSERT_TRUE(side_->set_quantum(id, the_gpu, 0us));
+  ASSERT_TRUE(next(report_kind::quantum_set));
+  EXPECT_TRUE(eventually(patience, [&] { return book_.entries().empty(); }));
 }
 
 TEST_F(LaneSide, SuspendsNothingThatItCannotWriteDown) {

@@ -77,11 +77,13 @@ class acting_driver {
   /// entered in acting_host::holds is let go of by release() when the agent is gone.
   virtual bool outlives_agent() const noexcept { return false; }
   /// Lets go of what an agent held that is gone for certain, whatever had become of it: it may have
-  /// ended before it held anything, or after it let go. Called in the guardian, in the next agent
+  /// ended before it held anything, or after it let go, or held it more than once. Of one process
+  /// there may be several, at the same time. Called in the guardian, in the next agent
   /// or in `sluice-agent --rescue`, with the settings of the agent that held it; on a thread of its
   /// own, for several holds at once.
-  /// \return errc::busy: to be tried again for as long as it takes; any other error: to be tried
-  ///         again for a minute. `say` gets the sentence. The process's end counts as done.
+  /// \return an error: it is tried again, for as long as the guardian or the next one lives; `say`
+  /// gets
+  ///         the sentence. errc::unknown_target: the process has ended, which counts as done.
   [[nodiscard]] virtual result<void> release(const hold& what, const message_sink& say) {
     (void)what;
     (void)say;
@@ -89,7 +91,8 @@ class acting_driver {
   }
 };
 
-using acting_drivers = std::vector<std::unique_ptr<acting_driver>>;
+/// Each makes a driver whose settings are the defaults.
+using acting_drivers = std::vector<std::function<std::unique_ptr<acting_driver>()>>;
 
 /// The agent, or what its command line asks for else. \return the exit status.
 [[nodiscard]] int run_agent(int argc, char** argv, const acting_drivers& drivers);

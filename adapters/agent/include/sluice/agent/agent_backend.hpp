@@ -62,9 +62,10 @@ struct agent_options {
 /// - The agent ends or is killed: the driver resumes everything. lost() is called, a new agent is
 ///   started after a pause that grows from 100 ms to 5 s, and restored() follows.
 /// - The agent hangs or is stopped: it is killed, and only it.
-/// - With criu_pause: when the agent dies, its child, the guardian, unpauses what the driver does
-///   not resume, some milliseconds after lost() perhaps. When the guardian dies the agent ends, as
-///   above.
+/// - With a driver whose holds outlive the agent (acting_driver::outlives_agent()): when the agent
+///   dies, its child, the guardian, lets go of them, some milliseconds after lost() perhaps. When
+///   the guardian dies the agent ends, as above. When both die the next agent does it, which is
+///   started at once; without an owner lock there is no record, and nobody can.
 /// - The driver refuses to resume a target and to end its session: the agent ends, as above.
 /// - Either side finds what cannot be in the memory that they share: it takes the other for gone.
 ///

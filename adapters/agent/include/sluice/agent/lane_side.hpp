@@ -41,16 +41,17 @@ class lane_target {
 
   /// What release() has to know, beside the process, to let go of what act() may hold: put into
   /// hold::about (most_bytes at most). Asked before each suspend, where the driver
-  /// outlives_agent(): it covers what act() is about to hold and what is held already. The lane
+  /// outlives_agent(): it covers what act() is about to hold, what is held already, and quanta. The lane
   /// enters it before act() and strikes it out once everything runs.
   virtual std::string record() const { return {}; }
-  /// Suspends or resumes queues of one GPU, and says of each what became of it (all are `invalid`
-  /// before). A suspend that returns has happened.
+  /// Suspends or resumes queues of one GPU, and says of each what became of it (before, all are
+  /// `invalid`, or for a resume `failed`: in doubt). A suspend that returns has happened. A queue
+  /// that is suspended may be suspended again, and a resume has to make it run whatever that did.
   /// \return 0, or the errno where the driver refused as a whole.
   [[nodiscard]] virtual int act(command_kind what, gpu_id gpu,
                                 std::span<const driver_queue_id> queues,
                                 std::span<outcome> outcomes) = 0;
-  /// As backend::set_quantum().
+  /// As backend::set_quantum(). One that release() has to end is in record(), which is asked first.
   [[nodiscard]] virtual result<void> set_quantum(gpu_id gpu, duration length) {
     (void)gpu;
     (void)length;
