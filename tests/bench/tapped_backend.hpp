@@ -44,6 +44,7 @@ class tapped_backend final : public backend, private backend_listener {
   void observed(unsigned source, const observation& seen) override {
     real_->observed(source, seen);
   }
+  void poll_work(duration every) override { real_->poll_work(every); }
   void flush() override { real_->flush(); }
   time_point tick(time_point now) override { return real_->tick(now); }
   void stop() override { real_->stop(); }
@@ -74,6 +75,7 @@ class tapped_backend final : public backend, private backend_listener {
   void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) override {
     listener_->quantum_set(target, gpu, length, error);
   }
+  void observed(const observation& seen) override { listener_->observed(seen); }
   void gpu_lost(gpu_id gpu) override { listener_->gpu_lost(gpu); }
   void lost(error_code reason) override { listener_->lost(reason); }
   void restored() override { listener_->restored(); }

@@ -210,5 +210,115 @@ TEST(PointerPolling, SuspendsThroughTheCoreAndIsMeasured) {
   EXPECT_EQ(bench.core->pointer_interval(), 2ms);
 }
 
+/// What the acting side sees, where no source does.
+class BackendsPointers : public Pointers {
+ protected:
+  observation seen(pid_t pid, gpu_id gpu, online_work work, std::uint32_t packets = 0) {
+    observation made;
+    made.kind = observation_kind::pointers_seen;
+    made.pid = pid;
+    made.start_time = start_time;
+    made.gpu = gpu;
+    made.work = work;
+    made.count = packets;
+    made.at = bench.time.now();
+    return made;
+  }
+  void say(const observation& what) {
+    bench.driver.see(what);
+    bench.step();
+  }
+};
+
+TEST_F(BackendsPointers, AreLookedAtAsOftenAsThePolicyWants) {
+  EXPECT_EQ(bench.driver.work_interval(), 1ms);
+  interval_ = 5ms;
+  say(seen(serving, gpu_a, online_work::finished));
+  EXPECT_EQ(bench.driver.work_interval(), 5ms);
+  bench.core->begin_stop();
+  bench.step();
+  EXPECT_EQ(bench.driver.work_interval(), duration::zero());
+}
+
+TEST_F(BackendsPointers, CountAsThoseOfASource) {
+  say(seen(serving, gpu_a, online_work::waiting, 3));
+  EXPECT_EQ(work(), online_work::waiting);
+  EXPECT_THAT(moved(), ElementsAre(told{gpu_a, 3}));
+  say(seen(serving, gpu_a, online_work::finished));
+  EXPECT_EQ(work(), online_work::finished);
+}
+
+TEST_F(BackendsPointers, OfUnknownProcessesAndGpusAreDropped) {
+  say(seen(302, gpu_a, online_work::waiting, 4));
+  say(seen(serving, gpu_id{77}, online_work::waiting, 4));
+  observation earlier = seen(serving, gpu_a, online_work::waiting, 4);
+  earlier.start_time = 1;  // of the pid's owner before
+  say(earlier);
+  bench.create(302, role::online, gpu_b, {0});
+  bench.settle();
+  EXPECT_EQ(work(gpu_a), online_work::unknown);
+  EXPECT_EQ(work(gpu_b), online_work::unknown);
+  EXPECT_EQ(bench.core->seen().find(gpu_id{77}), nullptr);
+  EXPECT_THAT(moved(), IsEmpty());
+}
+
+TEST_F(BackendsPointers, AreAllThatItCanSay) {
+  for (int kind = 0; kind < 256; ++kind) {
+    observation made_up = seen(serving, gpu_a, online_work::waiting);
+    made_up.kind = static_cast<observation_kind>(kind);
+    if (made_up.kind != observation_kind::pointers_seen) say(made_up);
+  }
+  ASSERT_NE(bench.core->seen().find(gpu_a), nullptr);
+  EXPECT_EQ(work(), online_work::unknown);
+  EXPECT_EQ(bench.core->look().groups.size(), 2U);
+  for (const auto& each : bench.core->look().gpus) EXPECT_FALSE(each.breaker_open);
+}
+
+TEST_F(BackendsPointers, CannotComeFromTheFutureOrFromLongAgo) {
+  bench.time.advance(1h);
+  observation made_up = seen(serving, gpu_a, online_work::waiting, 1);
+  made_up.at = time_point::max();
+  say(made_up);
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->last_move, bench.time.now());
+  made_up.at = time_point::min();
+  say(made_up);
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->last_move, bench.time.now() - 1s);
+}
+
+TEST_F(BackendsPointers, AreForgottenWhenNobodyWantsThemAnyMore) {
+  interval_ = {};
+  say(seen(serving, gpu_a, online_work::waiting, 1));
+  ASSERT_EQ(work(), online_work::unknown);
+  say(seen(serving, gpu_a, online_work::waiting, 1));
+  EXPECT_EQ(work(), online_work::unknown);
+}
+
+TEST(PointerPolling, HoldsOfflineWorkForWhatTheActingSideSees) {
+  core_bench bench{quick_config(), make_pointer_polling()};
+  bench.create(serving, role::online, gpu_a, {0});
+  bench.create(training, role::offline, gpu_a, {0});
+  bench.attach_all();
+  EXPECT_EQ(bench.driver.work_interval(), 2ms);
+  const auto say = [&](online_work work, std::uint32_t packets) {
+    observation made;
+    made.kind = observation_kind::pointers_seen;
+    made.pid = serving;
+    made.start_time = start_time;
+    made.gpu = gpu_a;
+    made.work = work;
+    made.count = packets;
+    made.at = bench.time.now();
+    bench.driver.see(made);
+    bench.settle();
+  };
+  say(online_work::waiting, 1);
+  EXPECT_TRUE(bench.driver.suspended(training, q(0)));
+  EXPECT_EQ(bench.driver.work_interval(), 200us);
+  EXPECT_EQ(bench.stats().arrival_to_off.count(), 1U);
+  say(online_work::finished, 0);
+  bench.run_for(20ms);
+  EXPECT_FALSE(bench.driver.suspended(training, q(0)));
+}
+
 }  // namespace
 }  // namespace sluice::tests::pointers_test

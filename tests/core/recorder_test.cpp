@@ -177,6 +177,38 @@ TEST(Recorder, WritesReservationsAndWhatTheDriverSaidToThem) {
   EXPECT_EQ(said, expected);
 }
 
+TEST(Recorder, WritesWhatIsTakenInOfWhatTheBackendSees) {
+  const test::temporary_directory here;
+  {
+    const auto recorder = core::recorder::create({.file = here.path() + "/all"}).value();
+    core_bench bench(quick_config(), make_policy([](const snapshot&, decision_sink& out) {
+                       out.poll_pointers(1ms);
+                     }),
+                     {}, recorder.get());
+    bench.create(300, role::online, gpu_a, {0});
+    bench.settle();
+    observation seen;
+    seen.kind = observation_kind::pointers_seen;
+    seen.pid = 300;
+    seen.start_time = start_time;
+    seen.gpu = gpu_a;
+    seen.what = static_cast<role>(9);
+    seen.work = online_work::waiting;
+    seen.count = 3;
+    bench.driver.see(seen);
+    seen.pid = 301;
+    bench.driver.see(seen);
+    bench.step();
+    bench.core->finish_stop();
+  }
+  const std::string text = text_of(here.path() + "/all");
+  EXPECT_EQ(count(text, "\"what\":\"pointers_seen\""), 1U);
+  EXPECT_EQ(count(text,
+                  "\"source\":31,\"what\":\"pointers_seen\",\"pid\":300,\"start\":77,"
+                  "\"gpu\":10,\"work\":\"waiting\",\"count\":3"),
+            1U);
+}
+
 TEST(Recorder, WritesQuantaAndWhatTheDriverSaidToThem) {
   const test::temporary_directory here;
   {

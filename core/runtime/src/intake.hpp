@@ -22,7 +22,7 @@ class intake {
   intake(table& world, membership& members, journalist& journal) noexcept
       : table_(world), members_(members), journal_(journal) {}
 
-  /// \param source its number, below 32.
+  /// \param source its number, below backend_source.
   void observe(unsigned source, const observation& seen);
 
  private:

@@ -51,6 +51,7 @@ class recording_backend final : public backend, private backend_listener {
   void observed(unsigned source, const observation& seen) override {
     other_.observed(source, seen);
   }
+  void poll_work(duration every) override { other_.poll_work(every); }
   void flush() override { other_.flush(); }
   time_point tick(time_point now) override { return other_.tick(now); }
   void stop() override { other_.stop(); }
@@ -92,6 +93,8 @@ class recording_backend final : public backend, private backend_listener {
     record_.quantum_set(target, gpu, length, error);
     listener_->quantum_set(target, gpu, length, error);
   }
+  // The listener records what it takes in of it.
+  void observed(const observation& seen) override { listener_->observed(seen); }
   void gpu_lost(gpu_id gpu) override {
     record_.gpu_lost(gpu);
     listener_->gpu_lost(gpu);

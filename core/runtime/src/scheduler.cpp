@@ -306,8 +306,8 @@ result<std::unique_ptr<scheduler>> scheduler::create(scheduler_config config,
                                                      std::unique_ptr<policy> decider,
                                                      std::vector<std::unique_ptr<source>> sources,
                                                      scheduler_options options) {
-  constexpr std::size_t most_sources = 32;  // Bits of the table's marks.
-  if (sources.size() > most_sources) return errc::full;
+  // Fewer than bits in the table's marks.
+  if (sources.size() > backend_source) return errc::full;
   // Before the recorder empties its file.
   if (!config.problem().empty()) return errc::bad_config;
   std::unique_ptr<core::recorder> recorder;

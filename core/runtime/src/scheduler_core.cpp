@@ -44,6 +44,9 @@ const steady_time real_time;
 constexpr std::size_t most_strikes = 3;
 constexpr duration strike_memory = std::chrono::minutes(1);
 
+/// An observation of the backend's that says it took longer to come counts from then on.
+constexpr duration longest_way = std::chrono::seconds(1);
+
 class core_impl final : public scheduler_core, public backend_listener, public decision_sink {
  public:
   core_impl(const scheduler_config& config, backend& driver, std::unique_ptr<policy> decider,
@@ -162,6 +165,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) override {
     quanta_.answered(target, gpu, length, error, table_.now());
   }
+  void observed(const observation& seen) override;
   void gpu_lost(gpu_id id) override { breaker_.lost(id, table_.now()); }
   void lost(error_code reason) override {
     backend_up_ = false;
@@ -241,6 +245,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   time_point policy_wake_ = never;
   core::log_limiter notes_log_{8};
   duration pointer_interval_{};
+  duration work_interval_{};  // As the backend was told.
   time_point next_tick_{};
   time_point due_ = never;  // The next turn, as the last one said.
   std::uint64_t turn_ = 0;
@@ -314,6 +319,10 @@ time_point core_impl::step() {
   reservations_.work(now);
   const bool handed_over = reconciler_.reconcile(now);
   if (room_wanted) room_was_made_ = handed_over;
+  // After the batches, which are not to wait behind it.
+  if (const duration wanted = pointer_interval_; wanted != std::exchange(work_interval_, wanted)) {
+    backend_.poll_work(wanted);
+  }
   holds_.after_batches(now);
   close_arrivals();
 
@@ -542,6 +551,26 @@ void core_impl::observe(unsigned source, const observation& seen, time_point now
     default: intake_.observe(source, seen);
   }
   backend_.observed(source, seen);
+}
+
+/// Another process may have made it up: only what pointers_seen means is taken over, and only of
+/// what the sources know, so that it adds no rows.
+void core_impl::observed(const observation& seen) {
+  if (seen.kind != observation_kind::pointers_seen || pointer_interval_ == duration::zero()) return;
+  if (table_.find(seen.pid, seen.start_time) == nullptr || table_.find_gpu(seen.gpu) == nullptr) {
+    return;
+  }
+  const time_point now = table_.now();
+  observation taken;
+  taken.kind = seen.kind;
+  taken.work = seen.work;
+  taken.pid = seen.pid;
+  taken.gpu = seen.gpu;
+  taken.start_time = seen.start_time;
+  taken.count = seen.count;
+  taken.at = std::clamp(seen.at, now - longest_way, now);
+  if (record_) record_->seen(backend_source, taken);
+  pointers_.observe(taken);
 }
 
 void core_impl::overflowed(unsigned source, std::uint64_t dropped) noexcept {

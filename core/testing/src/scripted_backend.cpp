@@ -103,6 +103,10 @@ void scripted_backend::lose_gpu(gpu_id gpu) {
   report([this, gpu] { listener_->gpu_lost(gpu); });
 }
 
+void scripted_backend::see(const observation& what) {
+  report([this, what] { listener_->observed(what); });
+}
+
 void scripted_backend::act_by(const capabilities& what, bool fell_back) {
   report([this, what, fell_back] {
     acts_by_ = what;

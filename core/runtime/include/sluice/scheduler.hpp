@@ -50,7 +50,7 @@ struct scheduler_options {
 class scheduler {
  public:
   /// \return errc::bad_config when config.problem() says so or record.buffer is out of its range;
-  ///         errc::full for more than 32 sources; the system's error when record.file cannot be
+  ///         errc::full for more than 31 sources; the system's error when record.file cannot be
   ///         written or no descriptor is left. record.file is as it was where the configuration or
   ///         the buffer is at fault.
   [[nodiscard]] static result<std::unique_ptr<scheduler>> create(

@@ -28,6 +28,9 @@
 #pragma GCC visibility push(default)
 namespace sluice {
 
+/// The number that a recording gives to what the backend observed: none of a source.
+inline constexpr unsigned backend_source = 31;
+
 struct core_options {
   /// nullptr: the steady clock. Outlives the core and every client of it; clients ask it from their
   /// own threads.
@@ -69,7 +72,7 @@ class scheduler_core {
   virtual void on_breaker(std::function<void(const breaker_change&)> hear) = 0;
   /// Starts the backend.
   [[nodiscard]] virtual result<void> start() = 0;
-  /// One item of what source number `source` (0 to 31) saw. Between steps.
+  /// One item of what source number `source` (0 to 30) saw. Between steps.
   virtual void observe(unsigned source, const observation& seen) = 0;
   /// The same, for who has just read the core's clock: many at once need it but once.
   virtual void observe(unsigned source, const observation& seen, time_point now) = 0;

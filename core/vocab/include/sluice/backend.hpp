@@ -76,7 +76,7 @@ enum class capability : std::uint16_t {
   batch_targets = 1U << 0U,         ///< One call covers queues of several targets on one GPU.
   reserve_slots = 1U << 1U,         ///< backend::reserve().
   set_quantum = 1U << 2U,           ///< It slices time between processes, and the slice can be set.
-  read_backlog = 1U << 3U,          ///< What waits in a queue shows from outside its process.
+  read_backlog = 1U << 3U,          ///< acting_side::follow(), for backend::poll_work().
   preempt_kernels = 1U << 4U,       ///< A suspend takes running kernels off in their middle.
   holds_end_with_maker = 1U << 5U,  ///< The kernel resumes everything when the acting process ends.
   needs_tracer = 1U << 6U,          ///< Attaching keeps debuggers and profilers from the target.
@@ -154,6 +154,9 @@ class backend_listener {
     (void)length;
     (void)error;
   }
+  /// What the acting side saw of a process's work, while poll_work() asks for it:
+  /// observation_kind::pointers_seen. Other kinds are ignored.
+  virtual void observed(const observation& seen) { (void)seen; }
   /// A lane is stuck in a driver call: no commands for the GPU until an operator re-arms it.
   virtual void gpu_lost(gpu_id gpu) = 0;
   /// The acting side died: every session is closed, every queue runs, no batch in flight will
@@ -219,6 +222,9 @@ class backend {
     (void)source;
     (void)seen;
   }
+  /// As source::poll_pointers(), where the acting side sees the work of online processes and the
+  /// host does not. backend_listener::observed() says what changed. Never blocks.
+  virtual void poll_work(duration every) { (void)every; }
   /// Nothing more will be submitted this turn: what waits for company goes out.
   virtual void flush() {}
   /// Says "the scheduler lives" (renews the lease) and checks the acting side.

@@ -24,7 +24,7 @@ enum class observation_kind : std::uint8_t {
   gpu_seen,       ///< gpu, group_key, count: its hardware slots for compute queues, 0: not known.
   pointers_seen,  ///< pid, start_time, gpu, work, count: packets that the process's queues there
                   ///< got since the last one. Only when work changed or packets came, and only
-                  ///< while source::poll_pointers() asks for it.
+                  ///< while source::poll_pointers() or backend::poll_work() asks for it.
   gpu_lost,  ///< gpu: it was reset, or is about to be, at `at`. As backend_listener::gpu_lost().
   breaker_kept,  ///< gpu: its breaker was open before this scheduler began, and is so until `at`.
   breaker_rearmed,  ///< gpu: an operator said that it works again. As scheduler::rearm().

@@ -88,6 +88,8 @@ class scripted_backend : public backend {
   void refuse_quantum(error_code error) { quantum_refusals_.push_back(error); }
   /// The driver ends a quantum by itself.
   void end_quantum(pid_t pid, gpu_id gpu, error_code why);
+  /// The acting side reports this.
+  void see(const observation& what);
   /// Ends the process that acts: all queues run, batches in flight get no answer, and the loss is
   /// reported.
   void lose();
@@ -132,6 +134,8 @@ class scripted_backend : public backend {
   };
   /// Every call of set_quantum() that was accepted.
   const std::vector<quantum_call>& quanta() const noexcept { return quanta_; }
+  /// As poll_work() said last.
+  duration work_interval() const noexcept { return work_interval_; }
   /// What the driver keeps to: zero is its default.
   duration quantum(pid_t pid, gpu_id gpu) const;
   /// Calls of set_quantum(), whatever came of them.
@@ -155,6 +159,7 @@ class scripted_backend : public backend {
   result<void> reserve(gpu_id gpu, double offline_share) override;
   result<void> set_quantum(process_id target, gpu_id gpu, duration length) override;
   void observed(unsigned source, const observation& seen) override;
+  void poll_work(duration every) override { work_interval_ = every; }
   time_point tick(time_point now) override;
   void stop() override;
 
@@ -216,6 +221,7 @@ class scripted_backend : public backend {
   std::uint64_t next_ring_ = 0x1000;
   std::size_t misuses_ = 0;
   duration delay_{};
+  duration work_interval_{};
   int driver_errno_ = 0;
   bool rung_ = false;  // ready_ is readable.
   bool hold_answers_ = false;
