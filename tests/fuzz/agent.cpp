@@ -139,7 +139,7 @@ class host {
       const auto bytes = input_.ConsumeBytes<std::uint8_t>(sizeof what);
       std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::uint8_t*>(&what));
     } else {
-      what.type = static_cast<agent::command_type>(input_.ConsumeIntegralInRange<int>(0, 5));
+      what.type = static_cast<agent::command_type>(input_.ConsumeIntegralInRange<int>(0, 6));
       what.target = what.work.target =
           process_id{input_.ConsumeIntegralInRange<std::uint64_t>(0, 3)};
       what.gpu = what.work.gpu = few() ? gpu_id{input_.ConsumeIntegral<std::uint32_t>()}

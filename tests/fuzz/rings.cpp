@@ -41,6 +41,10 @@ class listener final : public backend_listener {
   void quantum_set(process_id target, gpu_id gpu, duration, error_code error) override {
     sum += number(target) + number(gpu) + error.message().size();
   }
+  void observed(const observation& seen) override {
+    fuzz::require(seen.work <= online_work::running, "a state that there is");
+    sum += number(seen.gpu) + seen.count;
+  }
   void gpu_lost(gpu_id gpu) override { sum += number(gpu); }
   void lost(error_code) override {}
   void restored() override {}

@@ -3,6 +3,7 @@
 #include "hold_record.hpp"
 #include "launch.hpp"
 #include "lease.hpp"
+#include "online_processes.hpp"
 #include "protocol.hpp"
 
 #include <poll.h>
@@ -121,6 +122,7 @@ class agent_backend final : public backend {
       notes |= fd == agent_.control.get();
     }
     take_reports();
+    follow();
     // What it said last is still to be read, though the hang-up is no longer listened to.
     if (notes || gone) read_notes();
     if (gone) lose();
@@ -187,6 +189,15 @@ class agent_backend final : public backend {
     const auto sent = send();
     flush();
     return sent;
+  }
+
+  void observed(unsigned source, const observation& seen) override {
+    online_.observe(source, seen);
+  }
+
+  void poll_work(duration every) override {
+    online_.pace(every);
+    if (phase_ == phase::running) follow();
   }
 
   void flush() override {
@@ -284,6 +295,22 @@ class agent_backend final : public backend {
     return {};
   }
 
+  /// What finds no room goes with a later drain().
+  void follow() {
+    const bool some_wait = online_.send_news([this](const online_processes::order& next) {
+      if (phase_ != phase::running) return false;
+      command_.type = command_type::follow;
+      command_.pid = next.pid;
+      command_.start_time = next.start_time;
+      command_.every = next.every;
+      return send().has_value();
+    });
+    flush();
+    if (some_wait)
+      options_.say("more than " + std::to_string(most_followed) +
+                   " online processes use GPUs; the agent does not watch the work of the rest");
+  }
+
   void take_reports() {
     for (;;) {
       switch (reports_->pop(report_)) {
@@ -317,12 +344,15 @@ class agent_backend final : public backend {
         if (report_.error.where != plain_error::domain::none) targets_.erase(report_.target);
         break;
       case report_kind::detached: targets_.erase(report_.target); break;
+      case report_kind::acts_by:
+        online_.can_follow(report_.acting.has(capability::read_backlog));
+        break;
       case report_kind::queue_added:
       case report_kind::queue_removed:
       case report_kind::gpu_lost:
-      case report_kind::acts_by:
       case report_kind::reserved:
-      case report_kind::quantum_set: break;
+      case report_kind::quantum_set:
+      case report_kind::observed: break;
     }
   }
 
@@ -354,6 +384,7 @@ class agent_backend final : public backend {
     if (guardian_) (void)add(guardian_.get());
     agent_ = connection{};
     targets_.clear();
+    online_.lost();
     phase_ = phase::restarting;
     see_guardian();
     listener_->lost(errc::lost);
@@ -432,6 +463,7 @@ class agent_backend final : public backend {
   std::optional<report_reader> reports_;
   std::optional<lease> heartbeat_;
   std::unordered_map<process_id, bool> targets_;  // whether a batch is in flight
+  online_processes online_;
   time_point started_at_{};
   time_point restart_at_{};
   duration pause_ = first_pause / 2;

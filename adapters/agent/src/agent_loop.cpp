@@ -155,6 +155,12 @@ bool agent_loop::take_commands(bool& again) {
       case command_type::submit: submit(); break;
       case command_type::reserve: reserve(); break;
       case command_type::quantum: set_quantum(); break;
+      case command_type::follow:
+        // An error is not reported: nothing is seen of that process then.
+        if (command_.pid > 0)
+          (void)acting_->follow(command_.pid, command_.start_time,
+                                std::max(command_.every, duration::zero()));
+        break;
     }
   }
   again = true;

@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 9;
+inline constexpr std::uint32_t protocol_version = 10;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
@@ -35,16 +35,17 @@ enum inherited_fd : int {
   first_free_fd = 8,
 };
 
-enum class command_type : std::uint8_t { attach, detach, submit, reserve, quantum };
+enum class command_type : std::uint8_t { attach, detach, submit, reserve, quantum, follow };
 
 struct command {
   command_type type{};
   process_id target{};
-  pid_t pid = 0;                 ///< attach
-  std::uint64_t start_time = 0;  ///< attach
+  pid_t pid = 0;                 ///< attach, follow
+  std::uint64_t start_time = 0;  ///< attach, follow
   gpu_id gpu{};                  ///< reserve, quantum
   double offline_share = 1;      ///< reserve
   duration quantum{};            ///< quantum
+  duration every{};              ///< follow
   batch work;                    ///< submit
 
   /// What has to be known to tell used_bytes().
@@ -99,9 +100,11 @@ using command_reader = ring_reader<command, most_commands>;
 using report_writer = ring_writer<report, most_reports>;
 using report_reader = ring_reader<report, most_reports>;
 
-/// What has come out of the ring is indexed by this, whoever wrote it.
+/// What has come out of the ring is indexed by this, whoever wrote it, or is a number for people.
 inline void bound_count(report& heard) noexcept {
   heard.result.count = std::min<std::uint16_t>(heard.result.count, max_batch_queues);
+  // Of what was observed the listener takes no other enumerator.
+  if (heard.seen.work > online_work::running) heard.seen.work = online_work::unknown;
 }
 
 /// What travels through the socket, upwards only.

@@ -29,15 +29,15 @@ constexpr std::size_t most_gpus = 64;
 /// For lanes that were woken to begin their driver calls. A fraction of what a preemption takes.
 constexpr duration pass_limit = std::chrono::microseconds{200};
 
-/// Queues of AQL processes can be read from outside, and the kernel resumes what a process that
-/// ended had suspended. The tracer is the debug session's, which there is either way.
-constexpr capabilities by_debug_trap{"debug trap",
-                                     {capability::read_backlog, capability::preempt_kernels,
-                                      capability::holds_end_with_maker, capability::needs_tracer}};
+/// The host reads the queues' pointers itself. The kernel resumes what a process that ended had
+/// suspended. The tracer is the debug session's, which there is either way.
+constexpr capabilities by_debug_trap{
+    "debug trap",
+    {capability::preempt_kernels, capability::holds_end_with_maker, capability::needs_tracer}};
 constexpr capabilities by_batch_commands{
     "batch commands",
-    {capability::batch_targets, capability::reserve_slots, capability::read_backlog,
-     capability::preempt_kernels, capability::holds_end_with_maker, capability::needs_tracer}};
+    {capability::batch_targets, capability::reserve_slots, capability::preempt_kernels,
+     capability::holds_end_with_maker, capability::needs_tracer}};
 
 /// Rounded to whole percent, but never to none or all.
 std::uint32_t percent_of(double share) noexcept {

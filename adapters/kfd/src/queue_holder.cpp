@@ -321,6 +321,7 @@ class queue_holder::impl {
       case report_kind::acts_by:
       case report_kind::reserved:
       case report_kind::quantum_set:
+      case report_kind::observed:
       case report_kind::gpu_lost: break;  // said by the lanes; a call in flight has its deadline
     }
   }

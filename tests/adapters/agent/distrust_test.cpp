@@ -159,6 +159,12 @@ TEST_F(AgentsDistrust, SurvivesCommandsThatMakeNoSense) {
   send(order);
   ASSERT_TRUE(hears(report_kind::quantum_set));
   EXPECT_EQ(error_code{report_.error}, errc::not_supported) << "KFD slices no time";
+  order.type = command_type::follow;
+  for (const pid_t pid : {-1, target_.pid()}) {
+    order.pid = pid;
+    order.every = -1ns;
+    send(order);  // is not answered
+  }
   send(suspension());
   EXPECT_TRUE(hears(report_kind::completed));
 }

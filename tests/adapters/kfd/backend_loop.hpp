@@ -79,6 +79,7 @@ class backend_loop final : public backend_listener {
   std::map<std::uint64_t, batch_result> results;
   std::set<process_id> detachments;
   std::map<process_id, error_code> quanta;  ///< Answers to set_quantum().
+  std::vector<observation> observations;
   std::set<gpu_id> lost_gpus;
   int losses = 0;
   int restorations = 0;
@@ -100,6 +101,7 @@ class backend_loop final : public backend_listener {
   void quantum_set(process_id target, gpu_id, duration, error_code error) override {
     quanta[target] = error;
   }
+  void observed(const observation& seen) override { observations.push_back(seen); }
   void gpu_lost(gpu_id gpu) override { lost_gpus.insert(gpu); }
   void lost(error_code) override {
     ++losses;

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -20,6 +21,9 @@
 #pragma GCC visibility push(default)
 namespace sluice {
 
+/// Processes whose work one acting side is asked to look at, at the same time.
+inline constexpr std::size_t most_followed = 64;
+
 enum class report_kind : std::uint8_t {
   attached,       ///< target; error (none: its queues follow). With an error it is not managed.
   queue_added,    ///< target, queue.
@@ -30,6 +34,7 @@ enum class report_kind : std::uint8_t {
   acts_by,        ///< acting, fell_back.
   reserved,       ///< gpu, offline_share, error.
   quantum_set,    ///< target, gpu, quantum, error.
+  observed,       ///< seen.
 };
 
 /// An error_code that can cross a process boundary: categories are addresses.
@@ -64,6 +69,7 @@ struct report {
   std::uint8_t fell_back = 0;  ///< Not 0: it did.
   double offline_share = 1;
   duration quantum{};
+  observation seen;
   batch_result result{};
 };
 static_assert(std::is_trivially_copyable_v<report>);
@@ -84,6 +90,7 @@ inline void deliver(const report& what, backend_listener& listener) {
     case report_kind::quantum_set:
       listener.quantum_set(what.target, what.gpu, what.quantum, error_code{what.error});
       break;
+    case report_kind::observed: listener.observed(what.seen); break;
   }
 }
 
@@ -128,6 +135,24 @@ class acting_side {
     (void)target;
     (void)gpu;
     (void)length;
+    return errc::not_supported;
+  }
+
+  /// Looks every `every` at the work of this process, which need not be attached, and reports it as
+  /// `observed` with observation_kind::pointers_seen: the state of each of its GPUs after the first
+  /// look, then only what changed. Replaces the interval of an earlier call; zero ends it. Only
+  /// called where `acts_by` has capability::read_backlog. The host may name any process: a driver
+  /// reads only what belongs to it. It ends by itself with the process.
+  ///
+  /// A driver looks on a thread of its own, so that no look delays a lane or a call of this class.
+  /// It bounds how often it looks. What next() has not taken yet, a newer look replaces; packets
+  /// are added up.
+  /// \return errc::full for more than most_followed processes, errc::not_supported, or the system's
+  ///         error. No report follows an error.
+  [[nodiscard]] virtual result<void> follow(pid_t pid, std::uint64_t start_time, duration every) {
+    (void)pid;
+    (void)start_time;
+    (void)every;
     return errc::not_supported;
   }
 

@@ -1,0 +1,108 @@
+/// An agent whose driver only follows: it answers each follow() at once with one observation, which
+/// has the interval in microseconds as its count, and the agent's pid as its queue.
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "sluice/agent/acting_driver.hpp"
+#include "sluice/os/unique_fd.hpp"
+
+namespace {
+
+using namespace sluice;
+
+class following_side final : public acting_side {
+ public:
+  following_side(bool can, bool lies)
+      : lies_(lies), ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    report first;
+    first.kind = report_kind::acts_by;
+    first.acting = can ? capabilities{"following", {capability::read_backlog}}
+                       : capabilities{"not following", {}};
+    say(first);
+  }
+
+  int ready_fd() const noexcept override { return ready_.get(); }
+  bool next(report& out) override {
+    if (reports_.empty()) {
+      eventfd_t count = 0;
+      ::eventfd_read(ready_.get(), &count);
+      return false;
+    }
+    out = reports_.front();
+    reports_.pop_front();
+    return true;
+  }
+  result<void> attach(process_id, pid_t, std::uint64_t) override { return errc::not_managed; }
+  result<void> detach(process_id) override { return errc::unknown_target; }
+  result<void> submit(const batch&) override { return errc::unknown_target; }
+  result<void> follow(pid_t pid, std::uint64_t start_time, duration every) override {
+    report made;
+    made.kind = report_kind::observed;
+    observation& seen = made.seen;
+    seen.kind = observation_kind::pointers_seen;
+    seen.pid = pid;
+    seen.start_time = start_time;
+    seen.gpu = gpu_id{1};
+    seen.queue = driver_queue_id{static_cast<std::uint32_t>(::getpid())};
+    seen.work = online_work::waiting;
+    seen.count = static_cast<std::uint32_t>(every / std::chrono::microseconds{1});
+    seen.at = clock::now();
+    if (lies_) {
+      report lie = made;
+      lie.seen.work = static_cast<online_work>(200);
+      say(lie);
+      lie.seen.kind = static_cast<observation_kind>(77);
+      lie.seen.what = static_cast<role>(9);
+      lie.seen.type = static_cast<queue_kind>(9);
+      lie.seen.at = time_point::max();
+      say(lie);
+      lie.kind = static_cast<report_kind>(99);
+      say(lie);
+    }
+    say(made);
+    return {};
+  }
+  bool stop(duration) override { return true; }
+
+ private:
+  void say(const report& what) {
+    reports_.push_back(what);
+    ::eventfd_write(ready_.get(), 1);
+  }
+
+  const bool lies_;
+  std::deque<report> reports_;
+  unique_fd ready_;
+};
+
+class following_driver final : public agent::acting_driver {
+ public:
+  std::string_view name() const noexcept override { return "following"; }
+  bool set(std::string_view key, std::string_view, std::string&) override {
+    if (key == "cannot") can_ = false;
+    if (key == "lies") lies_ = true;
+    return key == "cannot" || key == "lies";
+  }
+  result<std::unique_ptr<acting_side>> open(const agent::acting_host&) override {
+    return std::make_unique<following_side>(can_, lies_);
+  }
+  agent::confinement needs(agent::confined) const override { return {}; }
+
+ private:
+  bool can_ = true;
+  bool lies_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  agent::acting_drivers drivers;
+  drivers.push_back(std::make_unique<following_driver>());
+  return agent::run_agent(argc, argv, drivers);
+}
