@@ -406,6 +406,38 @@ TEST(Replay, APolicyThatNeedsPointersSaysThatThereAreNone) {
   EXPECT_TRUE(got->misses_pointers);
 }
 
+TEST(Replay, WhatTheActingSideSawComesAgain) {
+  text_sink into;
+  tests::core_bench bench{tests::quick_config(), make_pointer_polling(), {}, &into};
+  bench.create(300, role::online, tests::gpu_a, {0});
+  bench.create(100, role::offline, tests::gpu_a, {0});
+  bench.attach_all();
+  const auto say = [&](online_work work, std::uint32_t packets) {
+    observation seen;
+    seen.kind = observation_kind::pointers_seen;
+    seen.pid = 300;
+    seen.start_time = tests::start_time;
+    seen.gpu = tests::gpu_a;
+    seen.work = work;
+    seen.count = packets;
+    seen.at = bench.time.now();
+    bench.driver.see(seen);
+    bench.run_for(100ms);
+  };
+  for (int request = 0; request < 3; ++request) {
+    say(online_work::waiting, 1);
+    say(online_work::finished, 0);
+  }
+  bench.core->finish_stop();
+  const recording made = read(into.text);
+  const outcome_summary recorded = summarize(made);
+  EXPECT_EQ(recorded.suspends, 3u);
+  const auto got = replay(made, make_pointer_polling());
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_FALSE(got->misses_pointers);
+  expect_the_same(recorded, summarize(got->run), "what the acting side saw");
+}
+
 // Files ------------------------------------------------------------------------------------------
 
 // Symptom: a replay crawled on at a microsecond a turn.
