@@ -213,8 +213,8 @@ class agent_backend final : public backend {
         if (!heartbeat_->lapsed(now))
           return std::min(now + tick_interval(), heartbeat_->deadline());
         options_.say(
-            "the agent has been silent for longer than its lease; the host kills the agent, and "
-            "the driver resumes everything");
+            "the agent has been silent for longer than its lease; the host kills the agent, "
+            "which resumes everything");
         kill_agent();
         break;
       }
@@ -329,7 +329,7 @@ class agent_backend final : public backend {
   void distrust_agent() {
     if (phase_ != phase::running) return;  // killed already
     options_.say(
-        "the memory shared with the agent is damaged; the host kills the agent, and the driver "
+        "the memory shared with the agent is damaged; the host kills the agent, which "
         "resumes everything");
     kill_agent();
   }

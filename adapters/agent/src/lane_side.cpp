@@ -226,7 +226,7 @@ class target_lane final : public lane {
       if (abandoned()) return;
       if (!strand(true)) {
         host_.say("cannot resume process " + std::to_string(pid_) +
-                  ": the driver refuses; the agent exits, and its guardian goes on trying");
+                  ": the driver refuses; sluice keeps trying, also after the agent exits");
         owner().ring();
       }
     }

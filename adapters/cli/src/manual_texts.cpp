@@ -117,6 +117,10 @@ Run as a service:
   sluice pause --why "dmesg reports a reset"
   sluice unpause
 )"},
+    {"sluice-rescue", "EXAMPLES",
+     R"(Resume what was left suspended by a daemon with its own directory:
+  sluice rescue --directory /srv/sluice
+)"},
     {"sluice-jobs", "EXAMPLES",
      R"(Show the jobs of the last week, if the configuration has jobs = "/var/log/sluice/jobs":
   sluice jobs --since 168h

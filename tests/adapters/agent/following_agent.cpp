@@ -102,7 +102,6 @@ class following_driver final : public agent::acting_driver {
 }  // namespace
 
 int main(int argc, char** argv) {
-  agent::acting_drivers drivers;
-  drivers.push_back(std::make_unique<following_driver>());
-  return agent::run_agent(argc, argv, drivers);
+  return sluice::agent::run_agent(argc, argv,
+                                  {[] { return std::make_unique<following_driver>(); }});
 }

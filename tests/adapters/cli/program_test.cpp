@@ -896,7 +896,8 @@ TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
 
 TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
   const std::string all =
-      "doctor, queues, hqds, role, suspend, resume, release, rescue, breaker, run, check, status, top, "
+      "doctor, queues, hqds, role, suspend, resume, release, rescue, breaker, run, check, status, "
+      "top, "
       "why, pause, unpause, jobs, sim, policy, lab, replay, analyze, accept (see --help)\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{"foo"}, "unknown subcommand 'foo'; available: " + all},

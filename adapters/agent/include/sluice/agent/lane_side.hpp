@@ -41,8 +41,8 @@ class lane_target {
 
   /// What release() has to know, beside the process, to let go of what act() may hold: put into
   /// hold::about (most_bytes at most). Asked before each suspend, where the driver
-  /// outlives_agent(): it covers what act() is about to hold, what is held already, and quanta. The lane
-  /// enters it before act() and strikes it out once everything runs.
+  /// outlives_agent(): it covers what act() is about to hold, what is held already, and quanta. The
+  /// lane enters it before act() and strikes it out once everything runs.
   virtual std::string record() const { return {}; }
   /// Suspends or resumes queues of one GPU, and says of each what became of it (before, all are
   /// `invalid`, or for a resume `failed`: in doubt). A suspend that returns has happened. A queue
