@@ -83,7 +83,8 @@ class acting_driver {
   /// own, for several holds at once.
   /// \return an error: it is tried again, for as long as the guardian or the next one lives; `say`
   /// gets
-  ///         the sentence. errc::unknown_target: the process has ended, which counts as done.
+  ///         the sentence. errc::unknown_target: the process has ended, which counts as done; the
+  ///         driver checks that pid and start time are still one process.
   [[nodiscard]] virtual result<void> release(const hold& what, const message_sink& say) {
     (void)what;
     (void)say;

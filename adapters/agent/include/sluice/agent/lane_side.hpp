@@ -47,6 +47,8 @@ class lane_target {
   /// Suspends or resumes queues of one GPU, and says of each what became of it (before, all are
   /// `invalid`, or for a resume `failed`: in doubt). A suspend that returns has happened. A queue
   /// that is suspended may be suspended again, and a resume has to make it run whatever that did.
+  /// Where the driver changed nothing, as after EPERM, a suspend leaves `invalid`; `failed` is for
+  /// what may have happened.
   /// \return 0, or the errno where the driver refused as a whole.
   [[nodiscard]] virtual int act(command_kind what, gpu_id gpu,
                                 std::span<const driver_queue_id> queues,
@@ -57,7 +59,8 @@ class lane_target {
     (void)length;
     return errc::not_supported;
   }
-  /// Makes everything run. \return false where that is refused: it is called again.
+  /// Ends what act() suspended and set_quantum() set, and nothing else.
+  /// \return false where that is refused: it is called again.
   [[nodiscard]] virtual bool close() noexcept = 0;
 };
 
