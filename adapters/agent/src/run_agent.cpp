@@ -73,11 +73,7 @@ std::size_t release_leftovers(hold_record& record, const acting_drivers& drivers
     say("cannot resume what an earlier agent held: " + why);
     return left.size();
   }
-  const std::size_t still = release_all(record, *driver, patience, say);
-  say("an earlier agent and its guardian ended without resuming " + std::to_string(left.size()) +
-      (left.size() == 1 ? " process" : " processes") +
-      "; now resumed: " + std::to_string(left.size() - still));
-  return still;
+  return release_all(record, *driver, patience, say);
 }
 
 /// `sluice rescue`. \return the exit status.
@@ -196,9 +192,17 @@ class starting {
     auto record = hold_record::open(path, start_patience, keep());
     if (!record) return record.error();
     const bool privileged = ::getauxval(AT_SECURE) != 0;
-    if (release_leftovers(**record, drivers_, privileged, leftover_patience, tell) != 0)
-      tell(
-          "what is still held is tried again when this agent ends; or run 'sluice rescue' as root");
+    const std::size_t left = (*record)->held().size();
+    const std::size_t still =
+        release_leftovers(**record, drivers_, privileged, leftover_patience, tell);
+    if (left != 0)
+      tell("an earlier agent and its guardian ended without resuming " + std::to_string(left) +
+           (left == 1 ? " process" : " processes") +
+           "; now resumed: " + std::to_string(left - still));
+    if (still != 0)
+      tell(driver_->outlives_agent() ? "the guardian goes on trying; processes that are still held "
+                                       "are not managed meanwhile"
+                                     : "run 'sluice rescue' as root to try the others again");
     if (!driver_->outlives_agent()) return {};
     if (const auto begun = (*record)->begin(chosen_.choice); !begun) return begun;
     for (const auto& [number, what] : (*record)->held()) leftovers_.push_back(number);
