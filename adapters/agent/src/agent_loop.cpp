@@ -195,22 +195,10 @@ void agent_loop::submit() {
   const auto taken = acting_->submit(work);
   if (taken) return;
   const bool gone = taken.error() == errc::unknown_target;
-  report answer;
-  answer.kind = report_kind::completed;
-  answer.target = work.target;
-  answer.gpu = work.gpu;
-  answer.result.id = work.id;
-  answer.result.target = work.target;
-  answer.result.gpu = work.gpu;
-  answer.result.kind = work.kind;
-  answer.result.count = work.count;
-  answer.result.driver_errno = gone ? ESRCH : EBUSY;
-  answer.result.queues = work.queues;
   // Not performed: that leaves everything as it was after a suspend, and in doubt after a resume.
   const outcome refused = work.kind == command_kind::suspend ? outcome::invalid : outcome::failed;
-  answer.result.outcomes.fill(gone ? outcome::target_gone : refused);
-  answer.result.started = answer.result.finished = clock::now();
-  own_reports_.push_back(answer);
+  own_reports_.push_back(
+      unperformed(work, gone ? outcome::target_gone : refused, gone ? ESRCH : EBUSY));
 }
 
 void agent_loop::reserve() {

@@ -14,7 +14,7 @@
 
 namespace sluice::agent {
 
-/// Forks it, in a session of its own and deaf to every signal but SIGKILL and SIGSTOP, so that what
+/// Forks it, in a session of its own and with every signal blocked that can be, so that what
 /// ends the agent does not end it as well. While the agent lives and says so, it only tries to let
 /// go of what an earlier agent left. An agent that has not said so for `lease` it kills first, and
 /// waits until the agent is gone for certain: a call in flight may still hold something. Then it

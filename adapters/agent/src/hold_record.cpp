@@ -169,10 +169,12 @@ result<std::unique_ptr<hold_record>> hold_record::open(const std::string& path, 
       say(path + " was written by another version of sluice; run 'rescue' of that version first");
       return errc::not_supported;
     }
-    // Not truncated, so that a full file system refuses it here, and not at the first store.
-    if (ours && *kind == content_kind::none)
+    if (ours && *kind == content_kind::none) {
+      // So that a full file system refuses it here, and not at the first store.
       if (const int error = ::posix_fallocate(file.get(), 0, sizeof(page)); error != 0)
         return error_code{error, boost::system::system_category()};
+      if (::ftruncate(file.get(), sizeof(page)) != 0) return last_system_error();
+    }
     if (ours || *kind == content_kind::ours) {
       void* const mapped =
           ::mmap(nullptr, sizeof(page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -251,7 +253,7 @@ result<void> hold_record::begin(const acting_choice& by) {
   put(page_->driver, by.driver);
   put(page_->settings, settings);
   for (page::slot& each : page_->slots) {
-    // Whoever took it ended before it was written.
+    // An agent took it, and ended before it had written the hold.
     std::uint32_t expected = slot_taken;
     (void)each.state.compare_exchange_strong(expected, slot_free);
   }

@@ -28,8 +28,8 @@ namespace sluice::agent {
   return owner_lock.empty() ? std::string{} : owner_lock + ".holds";
 }
 
-/// Who has it open for acting holds a lock on the file, which ends with the last process that has
-/// it: as long as an agent or its guardian lives, nobody else opens it.
+/// open() locks the file, and the lock ends with the last process that has it: as long as an agent
+/// or its guardian lives, no other process gets it.
 ///
 /// Threading: enter(), strike() and the two times any thread, else one.
 /// Lifetime:  the memory and the lock go with the object and, where it was forked, with the other

@@ -59,8 +59,8 @@ std::string refused_privileges(const agent_settings& chosen, const acting_driver
 
 /// What an agent left there that ended together with its guardian.
 /// \return how much of it is still held.
-std::size_t release_leftovers(hold_record& record, const acting_drivers& drivers, bool distrusted,
-                              duration patience, const message_sink& say) {
+std::size_t release_leftovers(hold_record& record, const acting_drivers& drivers, duration patience,
+                              const message_sink& say) {
   const auto left = record.held();
   if (left.empty()) return 0;
   const acting_choice by = record.left_by();
@@ -68,7 +68,8 @@ std::size_t release_leftovers(hold_record& record, const acting_drivers& drivers
   std::string why = driver == nullptr ? "this program has no driver '" + by.driver +
                                             "'; it has: " + names_of(drivers)
                                       : apply(by, *driver);
-  if (why.empty() && distrusted) why = driver->distrust();
+  // Whoever wrote the settings may have fewer rights than this process.
+  if (why.empty() && (::getauxval(AT_SECURE) != 0 || record.is_others())) why = driver->distrust();
   if (!why.empty()) {
     say("cannot resume what an earlier agent held: " + why);
     return left.size();
@@ -97,8 +98,7 @@ int rescue(const agent_settings& chosen, const acting_drivers& drivers) {
   const auto record = hold_record::open(path, rescue_patience, say);
   if (!record) return 1;
   const std::size_t held = (*record)->held().size();
-  const bool distrusted = ::getauxval(AT_SECURE) != 0 || (*record)->is_others();
-  const std::size_t still = release_leftovers(**record, drivers, distrusted, rescue_patience, say);
+  const std::size_t still = release_leftovers(**record, drivers, rescue_patience, say);
   std::printf("resumed: %zu of %zu\n", held - still, held);
   return still == 0 ? 0 : 1;
 }
@@ -191,10 +191,8 @@ class starting {
     if (!driver_->outlives_agent() && (!seen || seen->holds.empty())) return {};
     auto record = hold_record::open(path, start_patience, keep());
     if (!record) return record.error();
-    const bool privileged = ::getauxval(AT_SECURE) != 0;
     const std::size_t left = (*record)->held().size();
-    const std::size_t still =
-        release_leftovers(**record, drivers_, privileged, leftover_patience, tell);
+    const std::size_t still = release_leftovers(**record, drivers_, leftover_patience, tell);
     if (left != 0)
       tell("an earlier agent and its guardian ended without resuming " + std::to_string(left) +
            (left == 1 ? " process" : " processes") +
@@ -223,9 +221,9 @@ class starting {
     reason_.clear();
     acting_host host;
     host.take_reports = [this] { return loop_->take_reports(); };
-    if (admitted_)
+    if (admitted_ || !leftovers_.empty())
       host.admits = [this](pid_t pid, std::uint64_t since) {
-        return admitted_->admits(pid, since);
+        return !is_left(pid) && (!admitted_ || admitted_->admits(pid, since));
       };
     host.holds = record_.get();
     // What is said while it opens is why it does not.

@@ -1,11 +1,15 @@
 /// An agent whose driver only follows: it answers each follow() at once with one observation, which
-/// has the interval in microseconds as its count, and the agent's pid as its queue.
+/// has the interval in microseconds as its count, and the agent's pid as its queue. With the
+/// setting `outlives`, holds outlive it, of which release() is refused while a file of that name is
+/// there.
 
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,8 +22,8 @@ using namespace sluice;
 
 class following_side final : public acting_side {
  public:
-  following_side(bool can, bool lies)
-      : lies_(lies), ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  following_side(bool can, bool lies, std::function<bool(pid_t, std::uint64_t)> admits)
+      : lies_(lies), admits_(std::move(admits)), ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     report first;
     first.kind = report_kind::acts_by;
     first.acting = can ? capabilities{"following", {capability::read_backlog}}
@@ -38,7 +42,14 @@ class following_side final : public acting_side {
     reports_.pop_front();
     return true;
   }
-  result<void> attach(process_id, pid_t, std::uint64_t) override { return errc::not_managed; }
+  result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override {
+    if (!admits_ || !admits_(pid, start_time)) return errc::not_managed;
+    report made;
+    made.kind = report_kind::attached;
+    made.target = target;
+    say(made);
+    return {};
+  }
   result<void> detach(process_id) override { return errc::unknown_target; }
   result<void> submit(const batch&) override { return errc::unknown_target; }
   result<void> follow(pid_t pid, std::uint64_t start_time, duration every) override {
@@ -77,6 +88,7 @@ class following_side final : public acting_side {
   }
 
   const bool lies_;
+  const std::function<bool(pid_t, std::uint64_t)> admits_;
   std::deque<report> reports_;
   unique_fd ready_;
 };
@@ -87,16 +99,24 @@ class following_driver final : public agent::acting_driver {
   bool set(std::string_view key, std::string_view, std::string&) override {
     if (key == "cannot") can_ = false;
     if (key == "lies") lies_ = true;
-    return key == "cannot" || key == "lies";
+    if (key == "outlives") outlives_ = true;
+    return key == "cannot" || key == "lies" || key == "outlives";
   }
-  result<std::unique_ptr<acting_side>> open(const agent::acting_host&) override {
-    return std::make_unique<following_side>(can_, lies_);
+  result<std::unique_ptr<acting_side>> open(const agent::acting_host& host) override {
+    return std::make_unique<following_side>(can_, lies_, host.admits);
   }
   agent::confinement needs(agent::confined) const override { return {}; }
+  bool outlives_agent() const noexcept override { return outlives_; }
+  result<void> release(const hold& what, const message_sink&) override {
+    struct stat about {};
+    if (::stat(std::string{what.text()}.c_str(), &about) == 0) return errc::busy;
+    return {};
+  }
 
  private:
   bool can_ = true;
   bool lies_ = false;
+  bool outlives_ = false;
 };
 
 }  // namespace

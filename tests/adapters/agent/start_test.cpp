@@ -1,7 +1,9 @@
 /// How the agent's start fails, each time with a reason. No device is needed for that.
 
 #include "backend_loop.hpp"
+#include "eventually.hpp"
 #include "family.hpp"
+#include "hold_record.hpp"
 #include "launch.hpp"
 #include "temporary_directory.hpp"
 
@@ -22,6 +24,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -247,6 +250,36 @@ TEST_F(PrivilegedAgent, TakesOnlyTheNodesOwnDeviceAndLockWithFileCapabilities) {
             'y');
   ASSERT_EQ(::chmod(options_.agent_path.c_str(), 0750), 0);
   EXPECT_FALSE(is_everybodys(options_.agent_path));
+}
+
+// Else what the guardian does at last for the agent before would undo what this one does.
+TEST_F(AgentStart, ManagesNobodyWhomAnEarlierAgentStillHolds) {
+  const std::string refuses = directory_ + "/refuses";
+  std::ofstream{refuses} << "while this is there";
+  {
+    const auto record = hold_record::open(options_.owner_lock + ".holds", 0s, options_.say);
+    ASSERT_TRUE(record && (*record)->begin({"following", {}}));
+    hold left{.pid = ::getpid(), .bytes = static_cast<std::uint32_t>(refuses.size())};
+    refuses.copy(left.about.data(), left.about.size());
+    ASSERT_TRUE((*record)->enter(left));
+  }
+  options_.driver = {"following", {{"outlives", "1"}}};
+  options_.agent_path = SLUICE_FOLLOWING_AGENT;
+  test::backend_loop loop{make_agent_backend(options_)};
+  ASSERT_TRUE(loop.start()) << message_;
+  EXPECT_TRUE(said("without resuming 1 process; now resumed: 0")) << message_;
+  const auto attach = [&](pid_t pid) {
+    error_code answer = errc::lost;
+    if (loop->attach(process_id{1}, pid, 1) &&
+        loop.until([&] { return loop.attachments.contains(process_id{1}); }))
+      answer = loop.attachments.at(process_id{1});
+    loop.attachments.erase(process_id{1});
+    return answer;
+  };
+  EXPECT_EQ(attach(::getpid()), errc::not_managed);
+  std::filesystem::remove(refuses);
+  EXPECT_TRUE(test::eventually(test::patience, [&] { return attach(::getpid()) == error_code{}; }))
+      << "once the guardian has resumed it";
 }
 
 /// What the program says when it is run by hand, and its exit status.

@@ -74,6 +74,24 @@ struct report {
 };
 static_assert(std::is_trivially_copyable_v<report>);
 
+/// The answer to a batch that was not performed, the same for all of its queues.
+inline report unperformed(const batch& work, outcome of_all, int driver_errno) {
+  report made;
+  made.kind = report_kind::completed;
+  made.target = work.target;
+  made.gpu = work.gpu;
+  made.result.id = work.id;
+  made.result.target = work.target;
+  made.result.gpu = work.gpu;
+  made.result.kind = work.kind;
+  made.result.count = work.count;
+  made.result.driver_errno = driver_errno;
+  made.result.queues = work.queues;
+  made.result.outcomes.fill(of_all);
+  made.result.started = made.result.finished = clock::now();
+  return made;
+}
+
 /// Calls the member of `listener` that `what` stands for.
 inline void deliver(const report& what, backend_listener& listener) {
   switch (what.kind) {

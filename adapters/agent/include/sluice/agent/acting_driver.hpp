@@ -78,13 +78,14 @@ class acting_driver {
   virtual bool outlives_agent() const noexcept { return false; }
   /// Lets go of what an agent held that is gone for certain, whatever had become of it: it may have
   /// ended before it held anything, or after it let go, or held it more than once. Of one process
-  /// there may be several, at the same time. Called in the guardian, in the next agent
-  /// or in `sluice-agent --rescue`, with the settings of the agent that held it; on a thread of its
-  /// own, for several holds at once.
-  /// \return an error: it is tried again, for as long as the guardian or the next one lives; `say`
-  /// gets
-  ///         the sentence. errc::unknown_target: the process has ended, which counts as done; the
-  ///         driver checks that pid and start time are still one process.
+  /// there may be several, at the same time. Called in the guardian, in the next agent or in
+  /// `sluice-agent --rescue`, with the settings of the agent that held it; on a thread of its own,
+  /// for several holds at once. Pid and start time are for the driver to compare: the process may
+  /// have ended, and the pid be another's.
+  /// \return errc::unknown_target where it has ended, which counts as done. After any other error
+  /// it
+  ///         is tried again, for as long as this guardian or a later one lives; `say` gets a
+  ///         sentence.
   [[nodiscard]] virtual result<void> release(const hold& what, const message_sink& say) {
     (void)what;
     (void)say;

@@ -65,7 +65,7 @@ struct agent_options {
 /// - With a driver whose holds outlive the agent (acting_driver::outlives_agent()): when the agent
 ///   dies, its child, the guardian, lets go of them, some milliseconds after lost() perhaps. When
 ///   the guardian dies the agent ends, as above. When both die the next agent does it, which is
-///   started at once; without an owner lock there is no record, and nobody can.
+///   started at once; without an owner lock there is no record, and they stay held.
 /// - The driver refuses to resume a target and to end its session: the agent ends, as above.
 /// - Either side finds what cannot be in the memory that they share: it takes the other for gone.
 ///

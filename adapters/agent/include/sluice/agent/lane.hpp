@@ -129,7 +129,7 @@ class lane {
   /// \return what it was before.
   bool strand(bool so) noexcept { return stranded_.exchange(so, std::memory_order_acq_rel); }
   const owner_bell& owner() const noexcept { return owner_; }
-  /// Readable when the owner rings; by edges nobody has to read it.
+  /// Readable when the owner rings. Wait for it by edges (EPOLLET): it need not be read then.
   int wake_fd() const noexcept { return wake_.get(); }
 
  private:
@@ -199,12 +199,12 @@ class lane_list {
     return what.kind == report_kind::detached ||
            (what.kind == report_kind::attached && what.error.where != plain_error::domain::none);
   }
-  /// It has said its last. It is joined by join_finished(): a lane may be here, which nobody must
-  /// keep waiting.
+  /// It has said its last. It is joined by join_finished(), not here: the caller may be another
+  /// lane, which must not wait.
   /// \return the answer to a batch that came too late for it, to be said before its last.
   std::optional<report> retire(Lane& ended) {
     std::optional<report> answer;
-    if (ended.in_flight()) answer = late_answer(ended.last_batch());
+    if (ended.in_flight()) answer = unperformed(ended.last_batch(), outcome::target_gone, 0);
     for (auto each = active_.begin(); each != active_.end(); ++each) {
       if (each->get() != &ended) continue;
       ending_.push_back(std::move(*each));
@@ -238,22 +238,6 @@ class lane_list {
   }
 
  private:
-  static report late_answer(const batch& work) {
-    report made;
-    made.kind = report_kind::completed;
-    made.target = work.target;
-    made.gpu = work.gpu;
-    made.result.id = work.id;
-    made.result.target = work.target;
-    made.result.gpu = work.gpu;
-    made.result.kind = work.kind;
-    made.result.count = work.count;
-    made.result.queues = work.queues;
-    made.result.outcomes.fill(outcome::target_gone);
-    made.result.started = made.result.finished = clock::now();
-    return made;
-  }
-
   std::vector<std::unique_ptr<Lane>> active_;
   std::vector<std::unique_ptr<Lane>> ending_;  // said their last, or told to stop
   std::size_t next_ = 0;
