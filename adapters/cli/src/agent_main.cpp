@@ -2,7 +2,9 @@
 
 #include "sluice/agent/acting_driver.hpp"
 #include "sluice/kfd/acting_driver.hpp"
+#include "sluice/nvidia/acting_driver.hpp"
 
 int main(int argc, char** argv) {
-  return sluice::agent::run_agent(argc, argv, {sluice::kfd::make_acting_driver});
+  return sluice::agent::run_agent(
+      argc, argv, {sluice::kfd::make_acting_driver, sluice::nvidia::make_acting_driver});
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sluice/kfd/driver.hpp"
+#include "sluice/nvidia/driver.hpp"
 
 namespace {
 
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
   program.set_version_flag("--version", "sluice " SLUICE_VERSION);
   const sluice::driver_list known{
       [] { return sluice::kfd::make_driver(); },
+      [] { return sluice::nvidia::make_driver(); },
   };
   const std::vector<subcommand> all{
       add_doctor(program, known), add_queues(program, known), add_hqds(program),

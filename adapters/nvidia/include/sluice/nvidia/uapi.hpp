@@ -84,6 +84,7 @@ inline constexpr std::uint32_t NV_ERR_BUSY_RETRY = 0x03;
 inline constexpr std::uint32_t NV_ERR_GPU_IS_LOST = 0x0F;
 inline constexpr std::uint32_t NV_ERR_INSUFFICIENT_PERMISSIONS = 0x1B;
 inline constexpr std::uint32_t NV_ERR_INVALID_ARGUMENT = 0x1F;
+inline constexpr std::uint32_t NV_ERR_INVALID_CHANNEL = 0x21;
 inline constexpr std::uint32_t NV_ERR_INVALID_CLASS = 0x22;
 /// A wrong client, or a client that another file description made.
 inline constexpr std::uint32_t NV_ERR_INVALID_CLIENT = 0x23;

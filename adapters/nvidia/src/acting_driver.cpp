@@ -1,0 +1,120 @@
+#include "sluice/nvidia/acting_driver.hpp"
+
+#include "device_users.hpp"
+#include "hold_text.hpp"
+#include "nvidia_target.hpp"
+#include "release.hpp"
+
+#include <linux/capability.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "sluice/agent/lane_side.hpp"
+#include "sluice/nvidia/driver_text.hpp"
+#include "sluice/nvidia/roots.hpp"
+#include "sluice/nvidia/uapi.hpp"
+#include "sluice/os/proc.hpp"
+
+namespace sluice::nvidia {
+
+namespace {
+
+class nvidia_acting_driver final : public agent::acting_driver {
+ public:
+  std::string_view name() const noexcept override { return "nvidia"; }
+  std::string_view help() const noexcept override {
+    return "  device=PATH            control device of the driver [/dev/nvidiactl]\n"
+           "  proc=PATH              proc tree of the driver [/proc/driver/nvidia]\n"
+           "  allow_untested_driver=true|false\n"
+           "                         also act on a driver release that sluice was not\n"
+           "                         tested with [false]\n";
+  }
+  bool set(std::string_view key, std::string_view value, std::string& why) override {
+    if (key == "allow_untested_driver") {
+      allow_untested_ = value == "true";
+      if (allow_untested_ || value == "false") return true;
+      why = "expected true or false";
+      return false;
+    }
+    if (key != "device" && key != "proc") return false;
+    (key == "device" ? where_.device : where_.proc) = value;
+    return true;
+  }
+  std::string distrust() const override {
+    if (where_.are_own()) return {};
+    const roots own;
+    return "an agent with file capabilities only opens the default device " + own.device +
+           " and proc tree " + own.proc;
+  }
+
+  result<std::unique_ptr<acting_side>> open(const agent::acting_host& host) override {
+    const auto loaded = read_release(where_);
+    if (!loaded) {
+      host.say("cannot read " + where_.proc + "/version: " + loaded.error().message() +
+               "; load NVIDIA's driver");
+      return loaded.error();
+    }
+    if (!is_tested(*loaded) && !allow_untested_) {
+      host.say("sluice was not tested with driver " + loaded->version +
+               (loaded->open_modules ? "" : " (closed kernel modules)") +
+               "; use release 580 with open kernel modules, or set allow_untested_driver = true in "
+               "[nvidia]");
+      return errc::not_supported;
+    }
+    auto device = device_file::at(where_.device);
+    if (!device) return device.error();
+    users_.emplace(std::move(*device));
+    host_ = host;
+    const auto make = [this](process_id, pid_t pid, std::uint64_t start_time) {
+      return std::make_unique<nvidia_target>(*users_, host_, pid, start_time);
+    };
+    return agent::make_lane_side(
+        {.acting = {"FIFO_DISABLE_CHANNELS",
+                    {capability::set_quantum, capability::preempt_kernels}},
+         .make_target = make},
+        host);
+  }
+
+  agent::confinement needs(agent::confined) const override {
+    return {
+        .capabilities = {CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH},
+        .calls = {
+            {"ioctl", {agent::argument_is(1, uapi::NV_RM_CONTROL)}}, {"pidfd_getfd"}, {"kcmp"}}};
+  }
+
+  bool outlives_agent() const noexcept override { return true; }
+  result<void> release(const hold& what, const message_sink& say) override {
+    const auto held = parse_held_process(what.text());
+    if (!held) {
+      say("the record of process " + std::to_string(what.pid) +
+          " is damaged; run 'sluice rescue --everything'");
+      return errc::unknown_target;
+    }
+    if (start_time_of(what.pid) != what.start_time) return errc::unknown_target;
+    const auto device = device_file::at(where_.device);
+    if (!device) return device.error();
+    auto done = release_process(what.pid, *device, *held);
+    if (!done && start_time_of(what.pid) != what.start_time) done = errc::unknown_target;
+    if (!done && done.error() != errc::unknown_target)
+      say("cannot resume process " + std::to_string(what.pid) + ": " + done.error().message());
+    return done;
+  }
+
+ private:
+  roots where_;
+  bool allow_untested_ = false;
+  std::optional<user_list> users_;
+  agent::acting_host host_;
+};
+
+}  // namespace
+
+std::unique_ptr<agent::acting_driver> make_acting_driver() {
+  return std::make_unique<nvidia_acting_driver>();
+}
+
+}  // namespace sluice::nvidia

@@ -1,0 +1,35 @@
+#pragma once
+/// \file
+/// The memory of a process, of one program: an exec ends it.
+
+#include "handle_scan.hpp"
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "sluice/os/unique_fd.hpp"
+#include "sluice/result.hpp"
+
+namespace sluice::nvidia {
+
+/// Threading: one thread at a time. Reading neither stops nor changes the process.
+class address_space {
+ public:
+  /// Needs the right to attach to the process (ptrace(2), PTRACE_MODE_ATTACH). \return the system's
+  /// error.
+  [[nodiscard]] static result<address_space> open(pid_t pid);
+
+  /// Returns whether the process still runs in it.
+  [[nodiscard]] bool is_alive() const noexcept;
+  /// Looks for handles of RM clients in its heap and its anonymous mappings.
+  [[nodiscard]] std::vector<handle_scan::candidate> find_clients() const;
+
+ private:
+  address_space(pid_t pid, unique_fd memory) noexcept : pid_(pid), memory_(std::move(memory)) {}
+
+  pid_t pid_;
+  unique_fd memory_;
+};
+
+}  // namespace sluice::nvidia

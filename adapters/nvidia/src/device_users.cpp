@@ -1,0 +1,82 @@
+#include "device_users.hpp"
+
+#include <linux/kcmp.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <string_view>
+
+#include "sluice/os/proc.hpp"
+
+namespace sluice::nvidia {
+
+result<device_file> device_file::at(const std::string& path) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0) return last_system_error();
+  device_file made;
+  made.name_ = path.substr(path.rfind('/') + 1);
+  made.is_device_ = S_ISCHR(about.st_mode);
+  made.device_ = made.is_device_ ? about.st_rdev : about.st_dev;
+  made.inode_ = made.is_device_ ? 0 : about.st_ino;
+  return made;
+}
+
+result<void> device_file::list(pid_t pid, std::vector<int>& into) const {
+  const std::string all = "/proc/" + std::to_string(pid) + "/fd";
+  const unique_fd directory = open_directory(all);
+  if (!directory) return last_system_error();
+  const bool listed = for_each_numbered_entry<int>(directory, [&](int fd) {
+    // By its name first: to ask for the attributes of any file may block.
+    const std::string path = all + "/" + std::to_string(fd);
+    std::array<char, 512> target;
+    const ssize_t size = ::readlink(path.c_str(), target.data(), target.size());
+    if (size <= 0) return;
+    const std::string_view name{target.data(), static_cast<std::size_t>(size)};
+    if (!name.ends_with("/" + name_)) return;
+    struct stat about {};
+    if (::stat(path.c_str(), &about) != 0 || S_ISCHR(about.st_mode) != is_device_) return;
+    if (is_device_ ? about.st_rdev == device_ : about.st_dev == device_ && about.st_ino == inode_)
+      into.push_back(fd);
+  });
+  if (!listed) return last_system_error();
+  return {};
+}
+
+std::vector<remote_fd> list_users(const device_file& of) {
+  std::vector<remote_fd> all;
+  const pid_t self = ::getpid();
+  (void)for_each_numbered_entry<pid_t>("/proc", [&](pid_t pid) {
+    std::vector<int> fds;
+    if (pid == self || !of.list(pid, fds)) return;
+    for (const int fd : fds) all.push_back({pid, fd});
+  });
+  return all;
+}
+
+std::vector<remote_fd> user_list::now() {
+  const std::scoped_lock held{mutex_};
+  if (const time_point time = clock::now();
+      read_ == time_point::min() || time - read_ >= std::chrono::seconds{1}) {
+    all_ = list_users(of_);
+    read_ = time;
+  }
+  return all_;
+}
+
+result<unique_fd> duplicate(const unique_fd& pidfd, int fd) {
+  unique_fd made{static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), fd, 0))};
+  if (!made) return last_system_error();
+  return made;
+}
+
+bool is_same_file(int own, const remote_fd& other, error_code& why) {
+  const long order = ::syscall(SYS_kcmp, ::getpid(), other.pid, KCMP_FILE, own, other.fd);
+  if (order < 0) why = last_system_error();
+  return order == 0;
+}
+
+}  // namespace sluice::nvidia

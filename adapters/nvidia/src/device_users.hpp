@@ -1,0 +1,78 @@
+#pragma once
+/// \file
+/// Processes that have the control device open, and their descriptors of it.
+
+#include <sys/types.h>
+
+#include <compare>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/os/unique_fd.hpp"
+#include "sluice/result.hpp"
+#include "sluice/time.hpp"
+
+namespace sluice::nvidia {
+
+/// Recognises open files of one device, also in processes that have it under another path.
+///
+/// Threading: any thread.
+class device_file {
+ public:
+  /// \return the system's error if there is no such file.
+  [[nodiscard]] static result<device_file> at(const std::string& path);
+
+  /// Appends the numbers of a process's descriptors of this device. \return the system's error if
+  /// its descriptors cannot be listed.
+  [[nodiscard]] result<void> list(pid_t pid, std::vector<int>& into) const;
+
+ private:
+  std::string name_;  ///< Without directories.
+  bool is_device_ = false;
+  dev_t device_ = 0;  ///< Its number; of a file of a simulated device, the file system's.
+  ino_t inode_ = 0;   ///< 0 for a real device.
+};
+
+/// A descriptor in another process.
+struct remote_fd {
+  pid_t pid = 0;
+  int fd = -1;
+  friend auto operator<=>(const remote_fd&, const remote_fd&) = default;
+};
+
+/// Lists the descriptors of the device in all processes but this one, as far as this process may
+/// look at them.
+[[nodiscard]] std::vector<remote_fd> list_users(const device_file& of);
+
+/// The same for several threads: reads it at most once a second.
+///
+/// Threading: any thread.
+class user_list {
+ public:
+  explicit user_list(device_file of) : of_(std::move(of)) {}
+  [[nodiscard]] const device_file& of() const noexcept { return of_; }
+  [[nodiscard]] std::vector<remote_fd> now();
+
+ private:
+  const device_file of_;
+  std::mutex mutex_;
+  time_point read_ = time_point::min();
+  std::vector<remote_fd> all_;
+};
+
+/// Duplicates a descriptor of another process (pidfd_getfd(2)). \return the system's error.
+[[nodiscard]] result<unique_fd> duplicate(const unique_fd& pidfd, int fd);
+
+/// Returns whether `own` and a descriptor of another process refer to one open file description
+/// (kcmp(2)).
+/// \param why the system's error if the kernel does not tell: ESRCH or EBADF if the process or the
+///            descriptor is gone.
+[[nodiscard]] bool is_same_file(int own, const remote_fd& other, error_code& why);
+[[nodiscard]] inline bool is_same_file(int own, const remote_fd& other) {
+  error_code ignored;
+  return is_same_file(own, other, ignored);
+}
+
+}  // namespace sluice::nvidia

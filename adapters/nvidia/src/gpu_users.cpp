@@ -1,0 +1,59 @@
+#include "gpu_users.hpp"
+
+#include "device_users.hpp"
+
+#include <algorithm>
+
+namespace sluice::nvidia {
+
+gpu_users::gpu_users(const roots& where) : where_(where) {
+  // NVML knows the machine's own driver only.
+  if (where.are_own()) nvml_ = nvml::load();
+}
+
+const std::vector<gpu_information>& gpu_users::gpus() {
+  if (!gpus_.empty()) return gpus_;
+  if (auto read = read_gpus(where_)) gpus_ = std::move(*read);
+  return gpus_;
+}
+
+result<std::vector<nvml_process>> gpu_users::list() {
+  (void)gpus();
+  std::vector<nvml_process> all;
+  if (nvml_ == nullptr || !nvml_->list_processes(all)) {
+    auto listed = list_descriptors();
+    if (!listed) return listed.error();
+    all = std::move(*listed);
+  }
+  const auto before = [](const nvml_process& one, const nvml_process& other) {
+    return std::pair{one.gpu, one.pid} < std::pair{other.gpu, other.pid};
+  };
+  const auto same = [](const nvml_process& one, const nvml_process& other) {
+    return one.gpu == other.gpu && one.pid == other.pid;
+  };
+  std::ranges::sort(all, before);
+  const auto twice = std::ranges::unique(all, same);
+  all.erase(twice.begin(), twice.end());
+  return all;
+}
+
+result<std::vector<nvml_process>> gpu_users::list_descriptors() const {
+  const auto control = device_file::at(where_.device);
+  if (!control) return control.error();
+  std::vector<pid_t> pids;
+  for (const remote_fd& each : list_users(*control)) pids.push_back(each.pid);
+  const auto twice = std::ranges::unique(pids);
+  pids.erase(twice.begin(), twice.end());
+  std::vector<nvml_process> all;
+  for (const gpu_information& gpu : gpus_) {
+    const auto node = device_file::at(where_.node(gpu.minor));
+    if (!node) continue;
+    for (const pid_t pid : pids) {
+      std::vector<int> fds;
+      if (node->list(pid, fds) && !fds.empty()) all.push_back({.pid = pid, .gpu = gpu.id});
+    }
+  }
+  return all;
+}
+
+}  // namespace sluice::nvidia

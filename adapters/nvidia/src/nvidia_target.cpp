@@ -1,0 +1,307 @@
+#include "nvidia_target.hpp"
+
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "sluice/os/proc.hpp"
+
+namespace sluice::nvidia {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A duplicate of a descriptor must not outlive the target's own for longer than 1 s.
+constexpr duration look_every = 250ms;
+/// Looks between two searches for processes that share a client.
+constexpr unsigned sharers_every = 4;
+
+bool arm(const unique_fd& timer, duration first) {
+  const auto spec = [](duration time) {
+    const auto nanoseconds = std::chrono::nanoseconds{time}.count();
+    return timespec{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
+  };
+  const itimerspec when{.it_interval = spec(look_every), .it_value = spec(first)};
+  return ::timerfd_settime(timer.get(), 0, &when, nullptr) == 0;
+}
+
+}  // namespace
+
+result<void> nvidia_target::refuse(const std::string& why) const {
+  host_.say("process " + std::to_string(pid_) + " (" + command_of(pid_) + ") " + why +
+            "; sluice does not suspend it");
+  return errc::not_managed;
+}
+
+result<std::vector<queue_info>> nvidia_target::open() {
+  unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))};
+  timer_ = unique_fd{::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)};
+  if (!pidfd || !timer_) return last_system_error();
+  if (start_time_of(pid_) != start_time_) return errc::unknown_target;
+  auto opened = process_clients::open(pid_, std::move(pidfd), users_.of());
+  if (!opened) {
+    if (opened.error().category() != boost::system::system_category()) return opened.error();
+    host_.say("cannot read the memory of process " + std::to_string(pid_) + " (" +
+              command_of(pid_) + "): " + opened.error().message() +
+              "; sluice-agent needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or the same user and "
+              "kernel.yama.ptrace_scope 0");
+    return errc::not_managed;
+  }
+  clients_.emplace(std::move(*opened));
+  return read();
+}
+
+result<std::vector<queue_info>> nvidia_target::refresh() {
+  std::uint64_t ignored = 0;
+  (void)!::read(timer_.get(), &ignored, sizeof ignored);
+  return read();
+}
+
+result<std::vector<queue_info>> nvidia_target::read() {
+  // Armed again by each look, so that a slow one does not follow itself at once.
+  if (!arm(timer_, look_every)) return last_system_error();
+  if (const auto looked = clients_->refresh(); !looked) return looked.error();
+  forget_gone();
+  if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why).error();
+  if (looks_++ % sharers_every == 0)
+    if (const auto checked = check_sharers(); !checked) return checked.error();
+
+  std::vector<queue_info> queues;
+  std::map<gpu_id, std::size_t> counts;
+  for (const client_objects& each : clients_->clients()) {
+    for (const auto& [handle, one] : each.channels()) {
+      const channel_group* const in = each.group_of(one);
+      if (in == nullptr) continue;
+      const queue_info made{.id = driver_queue_id{handle},
+                            .gpu = in->gpu,
+                            .type = in->computes ? queue_kind::compute : queue_kind::copy,
+                            .incarnation = each.client().handle()};
+      if (std::ranges::find(queues, made.id, &queue_info::id) != queues.end())
+        return refuse("has two clients of the driver with equal handles").error();
+      if (++counts[made.gpu] > max_batch_queues)
+        return refuse("has more than " + std::to_string(max_batch_queues) + " channels on a GPU")
+            .error();
+      queues.push_back(made);
+    }
+    for (const auto& [handle, one] : each.groups())
+      if (const auto quantum = quanta_.find(one.gpu); one.computes && quantum != quanta_.end())
+        if (!own_slices_.contains({each.client().handle(), handle}))
+          (void)set_slice(each, handle, quantum->second);
+  }
+  return queues;
+}
+
+/// What is held of a channel that is gone is not held any more.
+void nvidia_target::forget_gone() {
+  const auto gone = [&](const channel_key& key, auto known) {
+    return std::ranges::none_of(clients_->clients(), [&](const client_objects& each) {
+      return each.client().handle() == key.first && known(each).contains(key.second);
+    });
+  };
+  std::erase_if(disables_, [&](const auto& each) {
+    return gone(
+        each.first, [](const auto& in) -> const auto& { return in.channels(); });
+  });
+  std::erase_if(own_slices_, [&](const auto& each) {
+    return gone(
+        each.first, [](const auto& in) -> const auto& { return in.groups(); });
+  });
+}
+
+/// Its channels are those of every process that has the open file: all of them have to be offline.
+result<void> nvidia_target::check_sharers() {
+  for (const remote_fd& each : clients_->sharers(users_.now())) {
+    const auto start = start_time_of(each.pid);
+    if (!start) continue;
+    if (host_.admits && host_.admits(each.pid, *start)) continue;
+    return refuse("shares its connection to the driver with process " + std::to_string(each.pid) +
+                  " (" + command_of(each.pid) + "), which is not offline");
+  }
+  return {};
+}
+
+std::optional<nvidia_target::place> nvidia_target::find(driver_queue_id id, gpu_id on) const {
+  const auto handle = static_cast<uapi::NvHandle>(id);
+  for (const client_objects& each : clients_->clients()) {
+    const auto found = each.channels().find(handle);
+    if (found == each.channels().end()) continue;
+    const channel_group* const in = each.group_of(found->second);
+    if (in != nullptr && in->gpu == on) return place{&each, in, handle};
+  }
+  return {};
+}
+
+std::string nvidia_target::record() const {
+  held_process what;
+  for (const client_objects& each : clients_->clients()) {
+    // One more, for what is about to be disabled.
+    std::uint32_t most = 0;
+    for (const auto& [key, count] : disables_)
+      if (key.first == each.client().handle()) most = std::max(most, count);
+    what.clients.push_back({.handle = each.client().handle(),
+                            .fd = clients_->descriptor_of(each),
+                            .disables = most + 1});
+    for (const auto& [handle, group] : each.groups()) {
+      if (!group.computes) continue;
+      std::uint64_t own = 0;
+      const auto kept = own_slices_.find({each.client().handle(), handle});
+      if (kept != own_slices_.end())
+        own = kept->second;
+      else if (!each.client().timeslice(handle, own))
+        continue;
+      what.slices.push_back({.client = each.client().handle(), .group = handle, .own = own});
+    }
+  }
+  return to_text(what);
+}
+
+int nvidia_target::act(command_kind what, gpu_id gpu, std::span<const driver_queue_id> queues,
+                       std::span<outcome> outcomes) {
+  clients_->drop_closed();
+  forget_gone();
+  if (what == command_kind::resume) return resume(gpu, queues, outcomes);
+  // Channels may have come since the last look, and run on.
+  const int error = suspend(gpu, queues, outcomes);
+  (void)arm(timer_, 1ns);
+  return error;
+}
+
+rm_status nvidia_target::change_all(
+    bool disable, std::span<const place> which,
+    const std::function<void(std::size_t, channel_state)>& became) const {
+  std::vector<channel_name> names;
+  names.reserve(which.size());
+  for (const place& each : which) names.push_back({each.in->client().handle(), each.channel});
+  if (names.empty()) return {};
+  const place& first = which.front();
+  return change(first.in->client(), first.group->subdevice, disable, names, became);
+}
+
+int nvidia_target::suspend(gpu_id gpu, std::span<const driver_queue_id> queues,
+                           std::span<outcome> outcomes) {
+  std::vector<place> which;
+  std::vector<std::size_t> indices;
+  for (std::size_t index = 0; index < queues.size(); ++index) {
+    const auto found = find(queues[index], gpu);
+    if (!found) continue;
+    if (disables_.contains({found->in->client().handle(), found->channel})) {
+      outcomes[index] = outcome::done;
+      continue;
+    }
+    which.push_back(*found);
+    indices.push_back(index);
+  }
+  const rm_status refused = change_all(true, which, [&](std::size_t at, channel_state state) {
+    if (state == channel_state::gone) return;
+    ++disables_[{which[at].in->client().handle(), which[at].channel}];
+    outcomes[indices[at]] = state == channel_state::changed ? outcome::done : outcome::failed;
+  });
+  const bool nothing = std::ranges::all_of(
+      indices, [&](std::size_t each) { return outcomes[each] == outcome::invalid; });
+  return nothing ? 0 : refused.is(uapi::NV_OK) ? 0 : refused.as_errno();
+}
+
+int nvidia_target::resume(gpu_id gpu, std::span<const driver_queue_id> queues,
+                          std::span<outcome> outcomes) {
+  rm_status refused;
+  for (;;) {
+    std::vector<place> which;
+    for (std::size_t index = 0; index < queues.size(); ++index) {
+      const auto found = find(queues[index], gpu);
+      if (found && disables_.contains({found->in->client().handle(), found->channel}))
+        which.push_back(*found);
+      else
+        outcomes[index] = outcome::done;
+    }
+    if (which.empty()) return 0;
+    bool progress = true;
+    const rm_status done = change_all(false, which, [&](std::size_t at, channel_state state) {
+      if (state == channel_state::doubtful) {
+        progress = false;
+        return;
+      }
+      const auto count = disables_.find({which[at].in->client().handle(), which[at].channel});
+      if (state == channel_state::gone || --count->second == 0) disables_.erase(count);
+    });
+    if (!progress) return done.as_errno();
+  }
+}
+
+rm_status nvidia_target::set_slice(const client_objects& in, uapi::NvHandle group,
+                                   std::uint64_t microseconds) {
+  const channel_key key{in.client().handle(), group};
+  if (!own_slices_.contains(key)) {
+    std::uint64_t own = 0;
+    if (const rm_status read = in.client().timeslice(group, own); !read) return read;
+    own_slices_.emplace(key, own);
+  }
+  return in.client().set_timeslice(group, microseconds);
+}
+
+bool nvidia_target::restore_slices(gpu_id on) {
+  bool done = true;
+  for (const client_objects& each : clients_->clients()) {
+    for (const auto& [handle, group] : each.groups()) {
+      const auto own = own_slices_.find({each.client().handle(), handle});
+      if (own == own_slices_.end() || (on != gpu_id::none && group.gpu != on)) continue;
+      const rm_status set = each.client().set_timeslice(handle, own->second);
+      if (set || set.is(uapi::NV_ERR_OBJECT_NOT_FOUND) || set.is(uapi::NV_ERR_INVALID_CLIENT))
+        own_slices_.erase(own);
+      else
+        done = false;
+    }
+  }
+  return done;
+}
+
+result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
+  const auto failed = [](const rm_status& why) {
+    return error_code{why.as_errno(), boost::system::system_category()};
+  };
+  const auto wanted = static_cast<std::uint64_t>(length / 1us);
+  quanta_.erase(gpu);
+  if (wanted == 0) return restore_slices(gpu) ? result<void>{} : error_code{errc::lost};
+  for (const client_objects& each : clients_->clients()) {
+    for (const auto& [handle, group] : each.groups()) {
+      if (!group.computes || group.gpu != gpu) continue;
+      if (const rm_status set = set_slice(each, handle, wanted); !set) {
+        (void)restore_slices(gpu);
+        return failed(set);
+      }
+    }
+  }
+  quanta_[gpu] = wanted;
+  return {};
+}
+
+bool nvidia_target::close() noexcept {
+  if (!clients_) return true;
+  // Objects of a program that ended are freed with the last descriptor.
+  if (!clients_->is_alive()) {
+    clients_.reset();
+    return true;
+  }
+  clients_->drop_closed();
+  forget_gone();
+  bool done = restore_slices(gpu_id::none);
+  std::map<gpu_id, std::vector<driver_queue_id>> held;
+  for (const client_objects& each : clients_->clients())
+    for (const auto& [handle, one] : each.channels())
+      if (disables_.contains({each.client().handle(), handle}))
+        if (const channel_group* const in = each.group_of(one); in != nullptr)
+          held[in->gpu].push_back(driver_queue_id{handle});
+  for (const auto& [gpu, queues] : held) {
+    std::vector<outcome> outcomes(queues.size(), outcome::failed);
+    (void)resume(gpu, queues, outcomes);
+    done &= std::ranges::all_of(outcomes, [](outcome each) { return each == outcome::done; });
+  }
+  if (done) clients_.reset();
+  return done;
+}
+
+}  // namespace sluice::nvidia

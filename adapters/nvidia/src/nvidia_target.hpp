@@ -1,0 +1,76 @@
+#pragma once
+/// \file
+/// One process whose channels the agent disables and enables.
+
+#include "channel_calls.hpp"
+#include "device_users.hpp"
+#include "hold_text.hpp"
+#include "process_clients.hpp"
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sluice/agent/acting_driver.hpp"
+#include "sluice/agent/lane_side.hpp"
+#include "sluice/os/unique_fd.hpp"
+
+namespace sluice::nvidia {
+
+/// A queue is a channel; its id is the channel's handle. Handles of two clients of one process may
+/// be equal: then the process is not managed.
+class nvidia_target final : public agent::lane_target {
+ public:
+  nvidia_target(user_list& users, const agent::acting_host& host, pid_t pid,
+                std::uint64_t start_time)
+      : users_(users), host_(host), pid_(pid), start_time_(start_time) {}
+
+  result<std::vector<queue_info>> open() override;
+  int event_fd() const noexcept override { return timer_.get(); }
+  result<std::vector<queue_info>> refresh() override;
+  std::string record() const override;
+  int act(command_kind what, gpu_id gpu, std::span<const driver_queue_id> queues,
+          std::span<outcome> outcomes) override;
+  result<void> set_quantum(gpu_id gpu, duration length) override;
+  bool close() noexcept override;
+
+ private:
+  using channel_key = std::pair<uapi::NvHandle, uapi::NvHandle>;  ///< Client, channel.
+  struct place {
+    const client_objects* in = nullptr;
+    const channel_group* group = nullptr;
+    uapi::NvHandle channel = 0;
+  };
+
+  /// What open() and refresh() have in common.
+  result<std::vector<queue_info>> read();
+  result<void> check_sharers();
+  std::optional<place> find(driver_queue_id id, gpu_id on) const;
+  void forget_gone();
+  int suspend(gpu_id gpu, std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
+  int resume(gpu_id gpu, std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
+  /// Calls change() for channels of one GPU. \return the last refusal.
+  rm_status change_all(bool disable, std::span<const place> which,
+                       const std::function<void(std::size_t, channel_state)>& became) const;
+  rm_status set_slice(const client_objects& in, uapi::NvHandle group, std::uint64_t microseconds);
+  bool restore_slices(gpu_id on);
+  result<void> refuse(const std::string& why) const;
+
+  user_list& users_;
+  const agent::acting_host& host_;
+  const pid_t pid_;
+  const std::uint64_t start_time_;
+  unique_fd timer_;  ///< Tells when to refresh().
+  std::optional<process_clients> clients_;
+  std::map<channel_key, std::uint32_t> disables_;    ///< That were not taken back; no zeros.
+  std::map<channel_key, std::uint64_t> own_slices_;  ///< Of groups, before the first change.
+  std::map<gpu_id, std::uint64_t> quanta_;           ///< Microseconds; of GPUs that have one.
+  unsigned looks_ = 0;
+};
+
+}  // namespace sluice::nvidia

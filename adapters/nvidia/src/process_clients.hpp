@@ -1,0 +1,74 @@
+#pragma once
+/// \file
+/// The RM clients of one process, reached over duplicates of its descriptors.
+
+#include "address_space.hpp"
+#include "client_objects.hpp"
+#include "device_users.hpp"
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sluice/os/unique_fd.hpp"
+#include "sluice/result.hpp"
+
+namespace sluice::nvidia {
+
+/// A duplicate keeps objects and memory of the process alive after the process closed its own
+/// descriptor. So refresh() must be called at least once a second while this exists, and the
+/// process's end ends it.
+///
+/// Threading: one thread at a time.
+class process_clients {
+ public:
+  /// Needs the right to attach to the process.
+  /// \param pidfd of the process, which is certain to be the right one.
+  /// \return the system's error.
+  [[nodiscard]] static result<process_clients> open(pid_t pid, unique_fd pidfd,
+                                                    const device_file& device);
+
+  /// Adopts descriptors that the process has opened since, closes duplicates of those that it has
+  /// closed, and reads the objects of each client.
+  /// \return errc::unknown_target if the process ended or runs another program: then close this
+  ///         object.
+  [[nodiscard]] result<void> refresh();
+  /// Closes duplicates of descriptors that the process has closed, and the clients with them.
+  void drop_closed();
+
+  /// A change of its addresses follows refresh() and drop_closed().
+  [[nodiscard]] const std::vector<client_objects>& clients() const noexcept { return clients_; }
+  /// Returns the descriptor in the process over which a client was made. -1: unknown.
+  [[nodiscard]] int descriptor_of(const client_objects& of) const noexcept;
+  /// Returns why sluice does not understand this process: the end of a sentence about it.
+  [[nodiscard]] std::string not_understood() const;
+  /// Lists descriptors of other processes that share an open file with this one, out of `users`.
+  [[nodiscard]] std::vector<remote_fd> sharers(const std::vector<remote_fd>& users) const;
+  [[nodiscard]] bool is_alive() const noexcept { return memory_.is_alive(); }
+
+ private:
+  struct file {
+    int number = -1;  ///< In the process.
+    unique_fd copy;
+  };
+
+  process_clients(pid_t pid, unique_fd pidfd, const device_file& device, address_space memory)
+      : pid_(pid), pidfd_(std::move(pidfd)), device_(&device), memory_(std::move(memory)) {}
+  result<void> adopt();
+  void find_clients();
+
+  pid_t pid_;
+  unique_fd pidfd_;
+  const device_file* device_;
+  address_space memory_;
+  std::vector<file> files_;
+  std::vector<int> seen_;  ///< Numbers of all descriptors at the last look, duplicates included.
+  std::vector<client_objects> clients_;
+  // A process opens the device before it makes its client, so a search may come too early.
+  unsigned next_search_ = 0;   ///< Looks until the next one.
+  unsigned search_pause_ = 1;  ///< Looks between that one and the one after it.
+};
+
+}  // namespace sluice::nvidia
