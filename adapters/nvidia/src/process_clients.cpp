@@ -11,8 +11,10 @@ namespace sluice::nvidia {
 
 namespace {
 
-/// Looks. After that, a new descriptor begins the searches anew.
+/// Looks between two searches of the memory, which take up to 1 s and delay what the agent does to
+/// the process.
 constexpr unsigned longest_pause = 64;
+constexpr unsigned never = ~0U;
 
 bool has_ended(const unique_fd& pidfd) {
   pollfd ended{pidfd.get(), POLLIN, 0};
@@ -63,7 +65,8 @@ result<void> process_clients::adopt() {
     });
     if (twice) continue;
     files_.push_back({number, std::move(*copy)});
-    next_search_ = 0;
+    // A process opens the device before it makes its client.
+    search_in_ = std::min(search_in_, 1U);
     search_pause_ = 1;
   }
   seen_ = std::move(now);
@@ -89,10 +92,12 @@ result<void> process_clients::refresh() {
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
   drop_closed();
   if (const auto adopted = adopt(); !adopted) return adopted;
-  if (search_pause_ <= longest_pause && next_search_-- == 0) {
+  if (search_in_ == 0) {
     find_clients();
-    next_search_ = search_pause_;
-    search_pause_ *= 2;
+    search_in_ = clients_.empty() ? search_pause_ : never;
+    search_pause_ = std::min(2 * search_pause_, longest_pause);
+  } else if (search_in_ != never) {
+    --search_in_;
   }
   for (client_objects& each : clients_) each.look();
   // What was read may be of the program before an exec.

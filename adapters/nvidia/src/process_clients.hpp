@@ -66,9 +66,8 @@ class process_clients {
   std::vector<file> files_;
   std::vector<int> seen_;  ///< Numbers of all descriptors at the last look, duplicates included.
   std::vector<client_objects> clients_;
-  // A process opens the device before it makes its client, so a search may come too early.
-  unsigned next_search_ = 0;   ///< Looks until the next one.
-  unsigned search_pause_ = 1;  ///< Looks between that one and the one after it.
+  unsigned search_in_ = 0;     ///< Looks until the memory is searched for clients.
+  unsigned search_pause_ = 1;  ///< Looks between that search and the next one.
 };
 
 }  // namespace sluice::nvidia
