@@ -24,7 +24,7 @@ ONE_DRIVER = re.compile(
     "adapters/cli/accept/.*"  # It tests the preemption of one driver.
     r"|adapters/cli/src/(agent_)?main\.cpp"  # They list the drivers.
     # These commands are of one driver.
-    r"|adapters/cli/src/(hqds|lost_queues|sim|suspend)\.[ch]pp"
+    r"|adapters/cli/src/(hqds|sim)\.[ch]pp"
 )
 
 

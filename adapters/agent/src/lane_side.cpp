@@ -142,7 +142,9 @@ class target_lane final : public lane {
     const bool suspends = work.kind == command_kind::suspend;
     std::ranges::fill(outcomes, suspends ? outcome::invalid : outcome::failed);
     result.started = clock::now();
-    if (suspends && !enter()) {
+    if (count == 0) {
+      // It asks only for the reports before it.
+    } else if (suspends && !enter()) {
       result.driver_errno = ENOSPC;
     } else {
       const call_scope inside{*this, work.gpu};

@@ -39,6 +39,14 @@ constexpr duration rescue_patience = 5s;
 /// How long an agent that starts tries to let go of what an earlier one left.
 constexpr duration leftover_patience = 500ms;
 
+/// The node's lock, or one of those for holds by hand.
+bool is_default_lock(const std::string& path) {
+  if (path == default_owner_lock) return true;
+  for (unsigned which = 1; which <= most_hand_locks; ++which)
+    if (path == hand_lock(default_owner_lock, which)) return true;
+  return false;
+}
+
 /// What the agent refuses to do for a host that has fewer rights than itself: who may start it may
 /// then do what its rights allow. \return an empty string when there is nothing to refuse.
 std::string refused_privileges(const agent_settings& chosen, const acting_driver* driver) {
@@ -50,9 +58,9 @@ std::string refused_privileges(const agent_settings& chosen, const acting_driver
   // not choose what is opened and written there, nor goes round the lock that makes it one owner.
   if (::getauxval(AT_SECURE) == 0) return {};
   std::string why = driver != nullptr ? driver->distrust() : "";
-  if (why.empty() && chosen.owner_lock != std::string_view{default_owner_lock})
+  if (why.empty() && !is_default_lock(chosen.owner_lock))
     why = "an agent with file capabilities only takes the default owner lock " +
-          std::string{default_owner_lock};
+          std::string{default_owner_lock} + ", or one for holds by hand beside it";
   if (!why.empty()) why += "; use that, or an agent without file capabilities";
   return why;
 }

@@ -163,7 +163,8 @@ class acceptance_run {
       if (about_.device.simulated)
         print(std::string{"The device is SIMULATED: no result was measured on hardware.\n"});
       go(by);
-      if (auto failures = by.take_failures(); !failures.empty()) open_breakers_of(failures);
+      if (auto failures = by.take_failures(); !failures.empty())
+        open_breakers_of(*kfd::make_driver({.where = how_.where}), failures);
     }
     bool written = report.write([this](const auto& put) { put(report_text(about_)); });
     const auto text = acceptance::profile_text(about_);

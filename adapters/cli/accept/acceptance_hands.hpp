@@ -81,7 +81,7 @@ class hands final : private backend_listener {
   time_point kill_agent(pid_t which);
 
   /// What was heard of since the last call: for the breakers.
-  std::vector<kfd::gpu_failure> take_failures() { return std::exchange(failures_, {}); }
+  std::vector<gpu_failure> take_failures() { return std::exchange(failures_, {}); }
   /// Lets go of what is attached, whatever the step came to. Of its victims none lives any more.
   void let_go() noexcept;
   /// Waits for a reset that the step may bring: its last preemptions were those of its victims'
@@ -128,7 +128,7 @@ class hands final : private backend_listener {
   std::string trouble_;  // what ends the step
   std::string reset_;    // likewise, but for a call that is under way
   // Neither is ever cleared: after either no step follows.
-  std::vector<kfd::gpu_failure> failures_;
+  std::vector<gpu_failure> failures_;
   std::mutex words_mutex_;
   std::vector<std::string> words_;  // the agent's
 };

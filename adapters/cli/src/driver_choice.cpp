@@ -2,6 +2,7 @@
 
 #include "output.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace sluice::cli {
@@ -19,6 +20,20 @@ std::shared_ptr<const driver> find_driver(const driver_list& known, const std::s
   const auto found = choose_driver(make_all(known), chosen, message);
   if (found) return *found;
   complain(message);
+  return nullptr;
+}
+
+std::shared_ptr<const driver> find_driver_of(const driver_list& known, const std::string& chosen,
+                                             pid_t pid) {
+  const drivers present = candidates(make_all(known), chosen);
+  if (present.size() < 2) return find_driver(known, chosen);
+  for (const auto& each : present) {
+    const auto seen = each->look();
+    if (seen &&
+        std::ranges::find(seen->processes, pid, &process_description::pid) != seen->processes.end())
+      return each;
+  }
+  for (const auto& each : present) complain(each->why_not_listed(pid));
   return nullptr;
 }
 

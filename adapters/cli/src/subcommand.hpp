@@ -54,7 +54,7 @@ subcommand add_role(CLI::App& program);
 subcommand add_run(CLI::App& program, const driver_list& known);
 subcommand add_sim(CLI::App& program);
 subcommand add_status(CLI::App& program);
-subcommand add_suspend(CLI::App& program);
+subcommand add_suspend(CLI::App& program, const driver_list& known);
 subcommand add_top(CLI::App& program);
 subcommand add_unpause(CLI::App& program);
 subcommand add_why(CLI::App& program);

@@ -1,6 +1,9 @@
 // sluice suspend: the foreground process that holds what it suspended.
 
+#include "agent_holder.hpp"
 #include "breakers.hpp"
+#include "control_link.hpp"
+#include "driver_choice.hpp"
 #include "holder_link.hpp"
 #include "lost_queues.hpp"
 #include "output.hpp"
@@ -27,9 +30,9 @@
 #include <fmt/format.h>
 
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/driver.hpp"
-#include "sluice/kfd/queue_holder.hpp"
+#include "sluice/node_files.hpp"
 #include "sluice/os/unique_fd.hpp"
+#include "sluice/queue_holder.hpp"
 
 namespace sluice::cli {
 
@@ -55,6 +58,8 @@ struct suspend_options {
   duration limit = duration::max();
   bool force = false;
   bool json = false;
+  std::string driver;
+  node_files files;
 };
 
 /// How long an order to exit waits while a release does not succeed.
@@ -75,13 +80,13 @@ std::string_view to_string(event what) {
 
 class holding {
  public:
-  holding(const suspend_options& chosen, std::unique_ptr<kfd::queue_holder> by)
-      : chosen_(chosen), by_(std::move(by)) {}
+  holding(const suspend_options& chosen, const driver& on, std::unique_ptr<queue_holder> by)
+      : chosen_(chosen), driver_(on), by_(std::move(by)) {}
 
   /// \return the exit code, once everything runs again.
   int run(int signals) {
     // To attach takes runlist cycles already, on every GPU of the process.
-    const auto open = breakers_of(chosen_.pid);
+    const auto open = breakers_of(driver_, chosen_.pid);
     for (const auto& each : open) complain(chosen_.force ? "warning: " + each : each);
     if (!open.empty() && !chosen_.force) {
       complain(fmt::format(
@@ -129,9 +134,9 @@ class holding {
   }
 
  private:
-  std::vector<kfd::queue_order> change(command_kind kind, const std::vector<driver_queue_id>& ids,
-                                       kfd::failure& why) {
-    std::vector<kfd::queue_order> orders;
+  std::vector<queue_order> change(command_kind kind, const std::vector<driver_queue_id>& ids,
+                                  hold_failure& why) {
+    std::vector<queue_order> orders;
     for (const auto id : ids) orders.push_back({.pid = chosen_.pid, .queue = id});
     why = by_->change(kind, orders, soon());
     return orders;
@@ -159,7 +164,7 @@ class holding {
     std::vector<driver_queue_id> ids;
     for (const auto id : chosen_.queues) ids.push_back(driver_queue_id{id});
     if (ids.empty()) ids = unnamed();
-    kfd::failure why;
+    hold_failure why;
     const auto orders = change(command_kind::suspend, ids, why);
     remember_failures(orders);
     report(event::suspend, orders);
@@ -168,7 +173,7 @@ class holding {
     return why ? exit_failed : exit_done;
   }
 
-  void complain_of(const std::vector<kfd::queue_order>& orders, const kfd::failure& why) const {
+  void complain_of(const std::vector<queue_order>& orders, const hold_failure& why) const {
     if (why) complain(why.what);
     // What is wrong with the whole process is said once.
     std::set<std::string> said{why.what};
@@ -176,7 +181,7 @@ class holding {
       if (order.error != ENOENT && order.error != EBUSY && order.error != EIO) continue;
       const auto sentence =
           fmt::format("cannot suspend queue {} of process {}: {}", number(order.queue), order.pid,
-                      kfd::reason_of(command_kind::suspend, order));
+                      by_->reason_of(command_kind::suspend, order));
       if (said.insert(sentence).second) complain(sentence);
     }
   }
@@ -204,14 +209,14 @@ class holding {
             "hive, and all GPU work on this node may be lost; see dmesg",
             number(each.gpu)));
     }
-    open_breakers_of(failed);
+    open_breakers_of(driver_, failed);
     return true;
   }
 
   /// Without those on GPUs whose breakers are open.
   std::vector<driver_queue_id> allowed(std::vector<driver_queue_id> ids) {
     if (ids.empty() || chosen_.force) return ids;
-    const auto open = open_breakers(*kfd::make_driver());
+    const auto open = open_breakers(driver_);
     for (const auto& queue : by_->queues(chosen_.pid)) {
       if (!open.contains(queue.about.gpu) || std::erase(ids, queue.about.id) == 0) continue;
       let_run_.insert(queue.about.id);
@@ -228,18 +233,18 @@ class holding {
     std::erase_if(queues, [&](const auto& each) {
       return each.about.fault == 0 || !said_.insert(each.about.id).second;
     });
-    for (const auto& each : error_states(chosen_.pid, queues)) complain(each);
+    for (const auto& each : error_states(*by_, chosen_.pid, queues)) complain(each);
     lost_ = lost_ || !queues.empty();
   }
 
   /// What cannot be suspended is not tried again and again.
-  void remember_failures(const std::vector<kfd::queue_order>& orders) {
+  void remember_failures(const std::vector<queue_order>& orders) {
     for (const auto& order : orders)
       if (order.error != 0) let_run_.insert(order.queue);
   }
 
   /// \param reason of the end.
-  void report(event what, const std::vector<kfd::queue_order>& orders,
+  void report(event what, const std::vector<queue_order>& orders,
               std::string_view reason = {}) const {
     if (chosen_.json) {
       json::array queues;
@@ -285,7 +290,7 @@ class holding {
       }
       if (look_for_failures() || by_->stranded() || !by_->holds(chosen_.pid)) return;
       if (const auto fresh = allowed(unnamed()); !fresh.empty()) {
-        kfd::failure why;
+        hold_failure why;
         const auto orders = change(command_kind::suspend, fresh, why);
         remember_failures(orders);
         report(event::suspend, orders);
@@ -323,7 +328,7 @@ class holding {
         if (std::ranges::none_of(queues, [id](const auto& each) { return each.about.id == id; }))
           return fmt::format("error process {} has no queue {}; nothing was resumed", chosen_.pid,
                              number(id));
-      kfd::failure why;
+      hold_failure why;
       const auto orders = change(command_kind::resume, *ids, why);
       report(event::resume, orders);
       if (why) return "error " + why.what;
@@ -370,10 +375,7 @@ class holding {
       if (failed_gpus_.empty()) reason_ = "session";
       report_end();
       if (!failed_gpus_.empty()) return exit_failed;
-      complain(
-          fmt::format("the debug session with process {} has ended: the process closed its GPU "
-                      "runtime, or it or a debugger ended the session; its queues are running",
-                      chosen_.pid));
+      complain(by_->why_ended(chosen_.pid));
       return exit_failed;
     }
     if (!released_) {
@@ -428,19 +430,20 @@ class holding {
   }
 
   const suspend_options& chosen_;
-  const std::unique_ptr<kfd::queue_holder> by_;
+  const driver& driver_;
+  const std::unique_ptr<queue_holder> by_;
   std::set<driver_queue_id> let_run_;  // resumed on request, or not to be had
   bool attached_ = false;
   bool released_ = false;
   std::set<gpu_id> failed_gpus_;         // in hardware, or reset
   std::set<driver_queue_id> said_;       // to be in an error state
   bool lost_ = false;                    // some queue is dead, whatever else went well
-  kfd::failure refused_;                 // by release()
-  std::vector<kfd::queue_order> last_;   // what the end resumes
+  hold_failure refused_;                 // by release()
+  std::vector<queue_order> last_;        // what the end resumes
   std::string_view reason_ = "refused";  // of the end
 };
 
-int hold(const suspend_options& chosen) {
+int hold(const suspend_options& chosen, const driver_list& known) {
   // Before any thread starts, so that each has them blocked.
   sigset_t ends;
   sigemptyset(&ends);
@@ -454,31 +457,32 @@ int hold(const suspend_options& chosen) {
                          error_text(errno)));
     return exit_failed;
   }
-  kfd::failure why;
-  auto by = kfd::queue_holder::open(kfd::roots::from_environment(), why);
-  if (!by) {
+  const auto driver = find_driver_of(known, chosen.driver, chosen.pid);
+  if (!driver) return exit_failed;
+  hold_failure why;
+  auto by = driver->open_holder(why);
+  if (!by && why) {
     complain(why.what);
     return exit_failed;
   }
-  return holding{chosen, std::move(by)}.run(signals.get());
+  if (!by) by = make_agent_holder(driver, chosen.files);
+  return holding{chosen, *driver, std::move(by)}.run(signals.get());
 }
 
 }  // namespace
 
-subcommand add_suspend(CLI::App& program) {
+subcommand add_suspend(CLI::App& program, const driver_list& known) {
   const auto chosen = std::make_shared<suspend_options>();
   auto* const command =
       program.add_subcommand("suspend", "Suspend a process's GPU queues while this command runs");
   command->footer(
-      "Stays in the foreground and holds the queues until Ctrl-C, SIGTERM, 'sluice\n"
-      "resume PID', or the end of --for. If the command is killed, the kernel resumes\n"
-      "the queues, unless another debugger has taken the debug session over. Without\n"
-      "QIDs, the command also suspends compute queues that the process creates later.\n"
-      "It needs the right to trace the process (same user, or CAP_SYS_PTRACE). While it\n"
-      "runs, gdb and strace cannot attach to the process with most drivers, and the\n"
-      "process keeps its GPU memory. Exit code 0: all queues were suspended and run\n"
-      "again; 1: some queues were not suspended, or do not run again; 2: invalid\n"
-      "command line.");
+      "Holds the queues until Ctrl-C, SIGTERM, 'sluice resume PID' or the end of --for.\n"
+      "If the command is killed, the kernel or the command's agent resumes the queues.\n"
+      "Without QIDs, it also suspends compute queues that the process creates later.\n"
+      "kfd needs the right to trace the process; meanwhile, gdb and strace cannot\n"
+      "attach to it with most versions. The process keeps its GPU memory.\n"
+      "Exit code 0: all queues were suspended and run again; 1: some were not;\n"
+      "2: invalid command line.");
   command->add_option("PID", chosen->pid, "Process to suspend")
       ->required()
       ->check(a_process_id())
@@ -502,11 +506,13 @@ subcommand add_suspend(CLI::App& program) {
   command->add_flag("--force", chosen->force,
                     "Suspend even if a breaker is open; see 'sluice breaker'");
   command->add_flag("--json", chosen->json, "Print one line of JSON for each change");
-  return {command, [chosen] {
+  add_driver(*command, known, chosen->driver);
+  add_directory(*command, chosen->files);
+  return {command, [chosen, known] {
             std::ranges::sort(chosen->queues);
             chosen->queues.erase(std::unique(chosen->queues.begin(), chosen->queues.end()),
                                  chosen->queues.end());
-            return hold(*chosen);
+            return hold(*chosen, known);
           }};
 }
 

@@ -7,6 +7,7 @@
 
 #include "sluice/kfd/checks.hpp"
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/queue_holder.hpp"
 #include "sluice/kfd/survey.hpp"
 
 namespace sluice::kfd {
@@ -60,6 +61,9 @@ class kfd_driver final : public driver {
     return kfd::examine(here, how_.where);
   }
   acting_choice acting() const override { return kfd::acting(how_); }
+  std::unique_ptr<sluice::queue_holder> open_holder(hold_failure& why) const override {
+    return queue_holder::open(how_.where, why);
+  }
 
  private:
   driver_options how_;

@@ -50,7 +50,7 @@ int fail(int error, std::string sentence) {
   last_error = std::move(sentence);
   return -error;
 }
-int fail(const kfd::failure& why) { return fail(why.error, why.what); }
+int fail(const hold_failure& why) { return fail(why.error, why.what); }
 
 /// Nothing that is thrown may reach a C program.
 template <class Body>
@@ -98,7 +98,7 @@ std::uint32_t number(gpu_id gpu) { return static_cast<std::uint32_t>(gpu); }
 
 /// What each ref asks for as orders for single queues; `of` says whose each is.
 struct expansion {
-  std::vector<kfd::queue_order> orders;
+  std::vector<queue_order> orders;
   std::vector<std::size_t> of;
 };
 
@@ -109,7 +109,7 @@ int change(sluice_kfd* handle, command_kind kind, sluice_kfd_queue_ref* refs, si
   const time_point deadline = deadline_of(timeout_ms);
   const std::span all{refs, count};
   kfd::queue_holder& holder = *handle->holder;
-  std::optional<kfd::failure> first;
+  std::optional<hold_failure> first;
   expansion asked;
   for (std::size_t index = 0; index < all.size(); ++index) {
     sluice_kfd_queue_ref& ref = all[index];
@@ -120,7 +120,7 @@ int change(sluice_kfd* handle, command_kind kind, sluice_kfd_queue_ref* refs, si
       asked.of.push_back(index);
       continue;
     }
-    kfd::failure no;
+    hold_failure no;
     if (kind == command_kind::suspend)
       no = holder.attach(ref.pid, deadline);
     else if (!holder.holds(ref.pid))
@@ -161,7 +161,7 @@ bool is_stock(const error_code& error, const kfd::device& node) {
   return (error.value() == ENOTTY || error.value() == EINVAL) && !node.has_batch_commands();
 }
 
-kfd::failure meaning_of_batch(const error_code& error, const kfd::device& node) {
+hold_failure meaning_of_batch(const error_code& error, const kfd::device& node) {
   const int number = error.value();
   if (is_stock(error, node))
     return {EOPNOTSUPP, node.path() +
@@ -182,7 +182,7 @@ kfd::failure meaning_of_batch(const error_code& error, const kfd::device& node) 
 template <class Call>
 int batched(std::span<sluice_kfd_queue_ref> refs, const kfd::device& node, Call call) {
   int done = 0;
-  std::optional<kfd::failure> first;
+  std::optional<hold_failure> first;
   for (auto& ref : refs) {
     ref.gpu_id = 0;
     ref.status = -ECANCELED;
@@ -253,7 +253,7 @@ int list(sluice_kfd* handle, size_t entry_size, sluice_kfd_queue** queues, size_
   bool seen = !of;
   for (const auto& process : view->processes) {
     if (of == process.pid) seen = true;
-    std::vector<kfd::held_queue> held;
+    std::vector<held_queue> held;
     if (handle->holder) held = handle->holder->queues(process.pid);
     for (const auto& queue : process.queues) {
       const bool here = std::ranges::any_of(
@@ -312,7 +312,7 @@ int sluice_kfd_init(const sluice_kfd_options* options, sluice_kfd** handle) {
     if (given.sysfs != nullptr) made->where.sysfs = given.sysfs;
     if (given.debugfs != nullptr) made->where.debugfs = given.debugfs;
     if ((given.flags & SLUICE_KFD_LIST_ONLY) == 0) {
-      kfd::failure why;
+      hold_failure why;
       made->holder = kfd::queue_holder::open(made->where, why);
       if (!made->holder) return fail(why);
       made->own.emplace(made->holder->node(), made->where.sysfs);
@@ -331,7 +331,7 @@ int sluice_kfd_cleanup(sluice_kfd* handle) {
     if (!owned->holder) return 0;
     (void)owned->own->resume();
     const time_point deadline = deadline_of(SLUICE_KFD_DEFAULT_TIMEOUT);
-    kfd::failure failed;
+    hold_failure failed;
     for (const pid_t pid : owned->holder->held())
       if (auto no = owned->holder->release(pid, deadline); no.error == EIO && !failed)
         failed = std::move(no);

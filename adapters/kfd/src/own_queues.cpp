@@ -34,13 +34,13 @@ uapi::kfd_ioctl_dbg_trap_args trap(uapi::kfd_dbg_trap_operations operation) noex
   return args;
 }
 
-failure refused(const std::string& what, const error_code& error) {
+hold_failure refused(const std::string& what, const error_code& error) {
   return {error.value(), "the driver refused to " + what + " this process: " + error.message()};
 }
 
 }  // namespace
 
-failure own_queues::enable() {
+hold_failure own_queues::enable() {
   if (enabled_) return {};
   if (!driver_end_) {
     std::array<int, 2> ends{};
@@ -109,7 +109,7 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
     each.gpu = gpu_id{known->gpu_id};
     if (std::ranges::find(ids, known->queue_id) == ids.end()) ids.push_back(known->queue_id);
   }
-  failure first;
+  hold_failure first;
   if (!ids.empty()) {
     auto words = ids;
     args = trap(uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES);
@@ -150,7 +150,7 @@ own_queues::refusal own_queues::suspend(std::vector<order>& orders) {
   return {std::move(first), false};
 }
 
-failure own_queues::resume() {
+hold_failure own_queues::resume() {
   if (!enabled_) return {};
   auto args = trap(uapi::KFD_IOC_DBG_TRAP_RESUME_QUEUES);  // no array: every queue
   (void)node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);      // the end of the session does it, too
@@ -171,7 +171,7 @@ void own_queues::answer_runtime() const {
   }
 }
 
-failure own_queues::end() {
+hold_failure own_queues::end() {
   answer_runtime();
   auto args = trap(uapi::KFD_IOC_DBG_TRAP_DISABLE);
   const auto ended = node_.call(uapi::AMDKFD_IOC_DBG_TRAP, &args);

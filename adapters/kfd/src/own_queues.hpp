@@ -27,7 +27,7 @@ class own_queues {
     int error = 0;  ///< Out: 0, ENOENT, EBUSY, EIO.
   };
   struct refusal {
-    failure why{};
+    hold_failure why{};
     bool whole = false;  ///< No order was tried.
 
     explicit operator bool() const noexcept { return static_cast<bool>(why); }
@@ -35,12 +35,12 @@ class own_queues {
 
   /// \param orders empty: becomes all compute queues.
   refusal suspend(std::vector<order>& orders);
-  failure resume();
+  hold_failure resume();
 
  private:
-  failure enable();
+  hold_failure enable();
   void answer_runtime() const;
-  failure end();
+  hold_failure end();
   /// end(), unless an earlier suspend() left queues suspended.
   void end_if_unused();
 

@@ -23,6 +23,7 @@
 
 #include "sluice/kfd/lanes.hpp"
 #include "sluice/kfd/node_view.hpp"
+#include "sluice/kfd/uapi.hpp"
 #include "sluice/os/proc.hpp"
 #include "sluice/os/quiet_thread.hpp"
 
@@ -53,11 +54,32 @@ int errno_of(const error_code& error) noexcept {
   return EIO;
 }
 
+constexpr std::array exceptions_by_name{
+    std::pair{uapi::EC_QUEUE_WAVE_ABORT, "QUEUE_WAVE_ABORT"},
+    std::pair{uapi::EC_QUEUE_WAVE_TRAP, "QUEUE_WAVE_TRAP"},
+    std::pair{uapi::EC_QUEUE_WAVE_MATH_ERROR, "QUEUE_WAVE_MATH_ERROR"},
+    std::pair{uapi::EC_QUEUE_WAVE_ILLEGAL_INSTRUCTION, "QUEUE_WAVE_ILLEGAL_INSTRUCTION"},
+    std::pair{uapi::EC_QUEUE_WAVE_MEMORY_VIOLATION, "QUEUE_WAVE_MEMORY_VIOLATION"},
+    std::pair{uapi::EC_QUEUE_WAVE_APERTURE_VIOLATION, "QUEUE_WAVE_APERTURE_VIOLATION"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_DIM_INVALID, "QUEUE_PACKET_DISPATCH_DIM_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_GROUP_SEGMENT_SIZE_INVALID,
+              "QUEUE_PACKET_DISPATCH_GROUP_SEGMENT_SIZE_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_CODE_INVALID, "QUEUE_PACKET_DISPATCH_CODE_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_RESERVED, "QUEUE_PACKET_RESERVED"},
+    std::pair{uapi::EC_QUEUE_PACKET_UNSUPPORTED, "QUEUE_PACKET_UNSUPPORTED"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_WORK_GROUP_SIZE_INVALID,
+              "QUEUE_PACKET_DISPATCH_WORK_GROUP_SIZE_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_DISPATCH_REGISTER_INVALID,
+              "QUEUE_PACKET_DISPATCH_REGISTER_INVALID"},
+    std::pair{uapi::EC_QUEUE_PACKET_VENDOR_UNSUPPORTED, "QUEUE_PACKET_VENDOR_UNSUPPORTED"},
+    std::pair{uapi::EC_QUEUE_PREEMPTION_ERROR, "QUEUE_PREEMPTION_ERROR"},
+};
+
 }  // namespace
 
 class queue_holder::impl {
  public:
-  static std::unique_ptr<impl> open(const roots& where, failure& why) {
+  static std::unique_ptr<impl> open(const roots& where, hold_failure& why) {
     const auto said = std::make_shared<lane_sentences>();
     const message_sink say = [said](std::string_view sentence) { said->add(sentence); };
     auto node = device::open(where.device, say);
@@ -90,7 +112,7 @@ class queue_holder::impl {
   impl(const impl&) = delete;
   impl& operator=(const impl&) = delete;
 
-  failure attach(pid_t pid, time_point deadline) {
+  hold_failure attach(pid_t pid, time_point deadline) {
     std::unique_lock lock{mutex_};
     std::shared_ptr<held_process> who;
     if (auto refused = begin_attach(pid, who)) return refused;
@@ -127,18 +149,18 @@ class queue_holder::impl {
     return all;
   }
 
-  failure change(command_kind kind, std::span<queue_order> orders, time_point deadline) {
+  hold_failure change(command_kind kind, std::span<queue_order> orders, time_point deadline) {
     std::unique_lock lock{mutex_};
     // What one driver call each will do, in the order of first mention.
     std::vector<std::shared_ptr<held_process>> whom;
-    std::map<pid_t, failure> refused;
+    std::map<pid_t, hold_failure> refused;
     for (queue_order& order : orders) {
       order.gpu = gpu_id::none;
       order.error = EINPROGRESS;
       order.hardware.reset();
       if (refused.contains(order.pid) || find(whom, order.pid) != nullptr) continue;
       std::shared_ptr<held_process> who;
-      failure no;
+      hold_failure no;
       if (kind == command_kind::suspend) {
         no = begin_attach(order.pid, who);
       } else if (const auto found = targets_.find(order.pid);
@@ -193,7 +215,7 @@ class queue_holder::impl {
     return {};
   }
 
-  failure release(pid_t pid, time_point deadline) {
+  hold_failure release(pid_t pid, time_point deadline) {
     std::unique_lock lock{mutex_};
     const auto found = targets_.find(pid);
     if (found == targets_.end())
@@ -358,7 +380,7 @@ class queue_holder::impl {
     return changed_.wait_until(lock, deadline, condition);
   }
 
-  failure begin_attach(pid_t pid, std::shared_ptr<held_process>& who) {
+  hold_failure begin_attach(pid_t pid, std::shared_ptr<held_process>& who) {
     if (pid == ::getpid())
       return {EINVAL, name_of(pid) + " is this program itself; a process cannot trace itself"};
     if (const auto found = targets_.find(pid); found != targets_.end()) {
@@ -385,7 +407,8 @@ class queue_holder::impl {
     return {};
   }
 
-  failure end_attach(std::unique_lock<std::mutex>& lock, held_process& who, time_point deadline) {
+  hold_failure end_attach(std::unique_lock<std::mutex>& lock, held_process& who,
+                          time_point deadline) {
     if (!wait(lock, deadline, [&] { return who.now != hold_phase::attaching; })) {
       leave(who);
       return {ETIMEDOUT,
@@ -406,7 +429,7 @@ class queue_holder::impl {
     return {who.why ? errno_of(who.why) : ESRCH, std::move(reason)};
   }
 
-  failure barrier(std::unique_lock<std::mutex>& lock, held_process& who, time_point deadline) {
+  hold_failure barrier(std::unique_lock<std::mutex>& lock, held_process& who, time_point deadline) {
     batch nothing;
     nothing.kind = command_kind::resume;
     if (submit(lock, who, nothing, deadline) && answered(lock, who, nothing.id, deadline))
@@ -530,28 +553,49 @@ class queue_holder::impl {
 queue_holder::queue_holder(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
 queue_holder::~queue_holder() = default;
 
-std::unique_ptr<queue_holder> queue_holder::open(const roots& where, failure& why) {
+std::unique_ptr<queue_holder> queue_holder::open(const roots& where, hold_failure& why) {
   auto state = impl::open(where, why);
   if (!state) return {};
   return std::unique_ptr<queue_holder>{new queue_holder{std::move(state)}};
 }
 
-failure queue_holder::attach(pid_t pid, time_point deadline) {
+hold_failure queue_holder::attach(pid_t pid, time_point deadline) {
   return impl_->attach(pid, deadline);
 }
 std::vector<held_queue> queue_holder::queues(pid_t pid) const { return impl_->queues(pid); }
 std::vector<driver_queue_id> queue_holder::buried(pid_t pid) const { return impl_->buried(pid); }
 bool queue_holder::holds(pid_t pid) const { return impl_->holds(pid); }
 std::vector<pid_t> queue_holder::held() const { return impl_->held(); }
-failure queue_holder::change(command_kind kind, std::span<queue_order> orders,
-                             time_point deadline) {
+hold_failure queue_holder::change(command_kind kind, std::span<queue_order> orders,
+                                  time_point deadline) {
   return impl_->change(kind, orders, deadline);
 }
-failure queue_holder::release(pid_t pid, time_point deadline) {
+hold_failure queue_holder::release(pid_t pid, time_point deadline) {
   return impl_->release(pid, deadline);
 }
 std::vector<gpu_failure> queue_holder::take_gpu_failures() { return impl_->take_gpu_failures(); }
 bool queue_holder::stranded() const { return impl_->stranded(); }
 const device& queue_holder::node() const noexcept { return impl_->node(); }
+
+std::string queue_holder::reason_of(command_kind kind, const queue_order& order) const {
+  return kfd::reason_of(kind, order);
+}
+std::string queue_holder::why_ended(pid_t pid) const {
+  return "the debug session with " + name_of(pid) +
+         " has ended: the process closed its GPU runtime, or it or a debugger ended the session; "
+         "its "
+         "queues are running";
+}
+std::string queue_holder::words_of_fault(std::uint64_t fault) const {
+  std::string text;
+  for (unsigned code = 1; code <= 64; ++code) {
+    if ((fault >> (code - 1) & 1U) == 0) continue;
+    const auto known = std::ranges::find(exceptions_by_name, code,
+                                         [](const auto& each) { return unsigned{each.first}; });
+    text += text.empty() ? "" : ", ";
+    text += known != exceptions_by_name.end() ? known->second : "exception " + std::to_string(code);
+  }
+  return text;
+}
 
 }  // namespace sluice::kfd

@@ -56,7 +56,7 @@ class HolderBench : public ::testing::Test {
                                                        offline_target::options{.gpu = gpu_[each]});
       ASSERT_TRUE(target_[each]->says('r'));
     }
-    failure why;
+    hold_failure why;
     holder_ = queue_holder::open(device_.roots(), why);
     ASSERT_TRUE(holder_) << why.what;
   }
@@ -96,7 +96,7 @@ class HolderBench : public ::testing::Test {
   std::string name(std::size_t whose) const {
     return "process " + std::to_string(target_[whose]->pid());
   }
-  ::testing::AssertionResult reports_reset(const failure& no) const {
+  ::testing::AssertionResult reports_reset(const hold_failure& no) const {
     const std::string reset =
         "GPU " + std::to_string(gpu_[0]) + " was reset while the process was held";
     if (no.error == EIO && no.what.find(reset) != std::string::npos)
@@ -132,7 +132,7 @@ class HolderBench : public ::testing::Test {
   std::array<std::uint32_t, 2> gpu_{};
   std::array<std::unique_ptr<offline_target>, 2> target_;
   std::unique_ptr<queue_holder> holder_;
-  failure why_;
+  hold_failure why_;
 };
 
 class HolderFaults : public HolderBench, public ::testing::WithParamInterface<const char*> {

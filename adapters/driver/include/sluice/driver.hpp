@@ -17,6 +17,7 @@
 #include "sluice/check.hpp"
 #include "sluice/node_view.hpp"
 #include "sluice/os/message_sink.hpp"
+#include "sluice/queue_holder.hpp"
 #include "sluice/result.hpp"
 #include "sluice/survey.hpp"
 
@@ -73,6 +74,13 @@ class driver {
   }
   /// What an agent is told to act on it.
   virtual acting_choice acting() const = 0;
+  /// For `sluice suspend`: what holds processes in the calling process, where the kernel resumes
+  /// everything when that ends. \return null with a failure where it cannot be had; null without
+  /// one where the driver acts in an agent alone, which the command then starts.
+  [[nodiscard]] virtual std::unique_ptr<queue_holder> open_holder(hold_failure& why) const {
+    (void)why;
+    return nullptr;
+  }
 };
 
 }  // namespace sluice

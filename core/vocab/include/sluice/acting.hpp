@@ -135,7 +135,8 @@ class acting_side {
   /// Lets go of it, after the batch in flight if there is one; everything of it runs then. A
   /// `detached` report answers. \return errc::unknown_target.
   [[nodiscard]] virtual result<void> detach(process_id target) = 0;
-  /// A `completed` report answers, exactly one.
+  /// A `completed` report answers, exactly one; for an empty batch without a driver call, after
+  /// the first queues of the target.
   /// \return errc::busy while a batch of this target is in flight or it is not attached yet,
   ///         errc::unknown_target when it is not managed.
   [[nodiscard]] virtual result<void> submit(const batch& work) = 0;

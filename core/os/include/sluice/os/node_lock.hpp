@@ -18,6 +18,13 @@ namespace sluice {
 
 inline constexpr const char* default_owner_lock = "/run/sluice/owner";
 
+/// How many may hold processes by hand at the same time, beside the owner of the node.
+inline constexpr unsigned most_hand_locks = 8;
+/// The lock of one of them, from 1 on, beside the owner's: "/run/sluice/owner.1".
+[[nodiscard]] inline std::string hand_lock(const std::string& owner_lock, unsigned which) {
+  return owner_lock + "." + std::to_string(which);
+}
+
 /// Ownership of a node for as long as the object lives, or the process: an open-file-description
 /// lock (F_OFD_SETLK), which the kernel gives back when the last descriptor closes, whatever kills
 /// the owner. The file stays behind. It holds, for messages only, a line "pid command" of the

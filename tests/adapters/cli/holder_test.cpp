@@ -1,0 +1,224 @@
+// `sluice suspend` with a driver that acts in an agent: the command, its agent and the guardian as
+// users run them, and a real process that stops and runs (stopper.cpp).
+
+#include "command.hpp"
+#include "family.hpp"
+#include "temporary_directory.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/os/node_lock.hpp"
+#include "sluice/os/proc.hpp"
+
+namespace sluice::test::holder_test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+constexpr const char* program = STOPPER_PROGRAM;
+
+struct finished {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+class AgentHolder : public testing::Test {
+ protected:
+  void SetUp() override { describe("compute copy"); }
+  void TearDown() override { target_.signal(SIGCONT); }
+
+  void describe(const std::string& queues) const {
+    std::filesystem::create_directories(made_.path() + "/processes");
+    std::ofstream{made_.path() + "/processes/" + pid()} << queues;
+  }
+  std::string pid() const { return std::to_string(target_.pid()); }
+  std::string directory() const { return made_.path() + "/run"; }
+  std::vector<std::string> environment() const {
+    return {"SLUICE_AGENT=" + std::string{program}, "STOPPER_DIR=" + made_.path() + "/processes",
+            "SLUICE_BREAKERS=" + made_.path() + "/breakers"};
+  }
+  command start(std::vector<std::string> words) const {
+    if (words[0] != "resume") words.insert(words.end(), {"--directory", directory()});
+    return {program, std::move(words), environment()};
+  }
+  finished run(std::vector<std::string> words) const {
+    command made = start(std::move(words));
+    const auto code = made.ends();
+    return {code.value_or(-1), made.out(), made.err()};
+  }
+
+  bool stopped() const {
+    return eventually(patience, [&] { return state_of(target_.pid()) == 'T'; });
+  }
+  bool runs() const {
+    return eventually(patience, [&] { return state_of(target_.pid()) == 'S'; });
+  }
+  /// Of whoever has the lock: the second process that its text names.
+  pid_t agent_of(const std::string& lock) const {
+    std::ifstream file{directory() + "/" + lock};
+    std::string first;
+    std::getline(file, first);
+    pid_t found = 0;
+    file >> found;
+    return found;
+  }
+  static pid_t guardian_of(pid_t agent) {
+    std::ifstream file{"/proc/" + std::to_string(agent) + "/task/" + std::to_string(agent) +
+                       "/children"};
+    pid_t found = 0;
+    file >> found;
+    return found;
+  }
+
+  const temporary_directory made_;
+  const command target_{"/bin/sleep", {"600"}, {}};
+};
+
+TEST_F(AgentHolder, HoldsAProcessUntilItIsAskedOrInterrupted) {
+  auto holder = start({"suspend", pid()});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  EXPECT_THAT(holder.out(), ContainsRegex("    0 +1 +suspended\nheld by process"))
+      << "only the compute queue";
+  EXPECT_TRUE(stopped());
+  const auto resumed = run({"resume", pid()});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(holder.ends(), 0) << holder.err();
+  EXPECT_TRUE(runs());
+  EXPECT_THAT(holder.out(), HasSubstr("process " + pid() + " runs again\n"));
+
+  for (const int signal : {SIGINT, SIGTERM}) {
+    auto again = start({"suspend", pid(), "0", "1"});
+    ASSERT_TRUE(again.says("held by process")) << again.err();
+    EXPECT_THAT(again.out(), ContainsRegex("    0 +1 +suspended\n +1 +1 +suspended\n"));
+    EXPECT_TRUE(stopped());
+    again.signal(signal);
+    EXPECT_EQ(again.ends(), 0) << again.err();
+    EXPECT_TRUE(runs());
+    EXPECT_EQ(again.err(), "");
+  }
+  EXPECT_EQ(run({"suspend", pid(), "--for", "50ms"}).code, 0);
+  EXPECT_TRUE(runs());
+}
+
+TEST_F(AgentHolder, ResumesSomeOfTheQueues) {
+  auto holder = start({"suspend", pid(), "0", "1"});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  EXPECT_EQ(run({"resume", pid(), "0"}).code, 0);
+  EXPECT_EQ(state_of(target_.pid()), 'T');
+  EXPECT_EQ(run({"resume", pid(), "1"}).code, 0);
+  EXPECT_EQ(holder.ends(), 0) << holder.err();
+  EXPECT_TRUE(runs());
+}
+
+TEST_F(AgentHolder, EndsWithTheProcess) {
+  command other{"/bin/sleep", {"600"}, {}};
+  std::ofstream{made_.path() + "/processes/" + std::to_string(other.pid())} << "compute";
+  auto holder = start({"suspend", std::to_string(other.pid())});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  other.signal(SIGKILL);
+  EXPECT_TRUE(other.ends().has_value());
+  EXPECT_EQ(holder.ends(), 0) << holder.err();
+  EXPECT_THAT(holder.out(), HasSubstr("process " + std::to_string(other.pid()) + " has ended\n"));
+}
+
+TEST_F(AgentHolder, SeveralHaveALockEach) {
+  command other{"/bin/sleep", {"600"}, {}};
+  const auto name = std::to_string(other.pid());
+  std::ofstream{made_.path() + "/processes/" + name} << "compute";
+  auto one = start({"suspend", pid()});
+  ASSERT_TRUE(one.says("held by process")) << one.err();
+  auto two = start({"suspend", name});
+  ASSERT_TRUE(two.says("held by process")) << two.err();
+  EXPECT_TRUE(node_lock::owner(directory() + "/owner.1"));
+  EXPECT_TRUE(node_lock::owner(directory() + "/owner.2"));
+  EXPECT_FALSE(node_lock::owner(directory() + "/owner"));
+  const auto third = run({"suspend", pid()});
+  EXPECT_EQ(third.code, 1);
+  EXPECT_THAT(third.err, HasSubstr("is already held by 'sluice suspend' (process " +
+                                   std::to_string(one.pid()) + ")"));
+}
+
+TEST_F(AgentHolder, ItsEndInAnyWayResumesTheProcess) {
+  {
+    auto killed = start({"suspend", pid()});
+    ASSERT_TRUE(killed.says("held by process")) << killed.err();
+    ASSERT_TRUE(stopped());
+    killed.signal(SIGKILL);
+    EXPECT_TRUE(runs()) << "the agent resumes it";
+  }
+  ASSERT_TRUE(eventually(patience, [&] { return !node_lock::owner(directory() + "/owner.1"); }));
+  {
+    auto holder = start({"suspend", pid()});
+    ASSERT_TRUE(holder.says("held by process")) << holder.err();
+    ASSERT_TRUE(stopped());
+    const pid_t agent = agent_of("owner.1");
+    ASSERT_GT(agent, 1);
+    ::kill(agent, SIGKILL);
+    EXPECT_TRUE(runs()) << "the guardian resumes it";
+    EXPECT_EQ(holder.ends(), 1);
+    EXPECT_THAT(holder.err(), HasSubstr("the agent of this command has exited; process " + pid() +
+                                        " was resumed\n"));
+  }
+  {
+    auto holder = start({"suspend", pid()});
+    ASSERT_TRUE(holder.says("held by process")) << holder.err();
+    ASSERT_TRUE(stopped());
+    const pid_t agent = agent_of("owner.1");
+    ASSERT_GT(agent, 1);
+    holder.signal(SIGSTOP);  // so that it starts nothing
+    ::kill(agent, SIGKILL);
+    holder.signal(SIGKILL);
+    EXPECT_TRUE(runs()) << "the guardian resumes it";
+  }
+}
+
+TEST_F(AgentHolder, SaysWhyAProcessIsNotHeld) {
+  describe("refused");
+  const auto refused = run({"suspend", pid()});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(refused.err, "sluice: process " + pid() + " is marked as refused; remove the mark\n");
+  const auto stranger = run({"suspend", std::to_string(::getpid())});
+  EXPECT_EQ(stranger.code, 1);
+  EXPECT_EQ(stranger.err,
+            "sluice: process " + std::to_string(::getpid()) + " does not use the driver stopper\n");
+  EXPECT_EQ(run({"suspend", "4194304"}).err, "sluice: there is no process 4194304\n");
+  describe("copy");
+  EXPECT_EQ(run({"suspend", pid()}).err, "sluice: process " + pid() + " has no compute queue\n");
+  EXPECT_THAT(run({"suspend", pid(), "7"}).err, HasSubstr("the process has no such queue"));
+  EXPECT_TRUE(runs());
+}
+
+TEST_F(AgentHolder, LeavesToADaemonWhatThatManages) {
+  const std::string config = made_.path() + "/sluice.toml";
+  std::ofstream{config} << "[daemon]\nmode = \"enforce\"\ndirectory = \"" << directory()
+                        << "\"\ndriver = \"stopper\"\nclients = false\nagent = \"" << program
+                        << "\"\n[policy]\nname = \"fixed_timeslice\"\n[scheduler]\nattach_after = "
+                           "\"10ms\"\n[roles]\nstore = \"\"\npids = [{ pid = "
+                        << pid() << ", role = \"offline\" }]\n";
+  command daemon{program, {"run", "--config", config}, environment()};
+  ASSERT_TRUE(eventually(patience, [&] {
+    return run({"status", "--json"}).out.find("\"attach\":\"attached\"") != std::string::npos;
+  })) << daemon.err();
+  const auto refused = run({"suspend", pid()});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, ContainsRegex("process " + pid() +
+                                         " is managed by process [0-9]+ .*; run "
+                                         "'sluice release " +
+                                         pid() + "'"));
+  daemon.signal(SIGTERM);
+  EXPECT_EQ(daemon.ends(), 0) << daemon.err();
+  auto holder = start({"suspend", pid()});
+  EXPECT_TRUE(holder.says("held by process")) << holder.err();
+}
+
+}  // namespace
+}  // namespace sluice::test::holder_test
