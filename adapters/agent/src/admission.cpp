@@ -25,6 +25,11 @@ result<std::unique_ptr<admission>> admission::make(const std::string& file, std:
   return std::unique_ptr<admission>{new admission{path, std::move(*rules)}};
 }
 
+bool admission::is_offline(pid_t pid, std::uint64_t start_time) const {
+  std::string why;
+  return rules_->role_of({pid, start_time}, why) == role::offline;
+}
+
 bool admission::admits(pid_t pid, std::uint64_t start_time) {
   std::string why;
   const role what = rules_->role_of({pid, start_time}, why);

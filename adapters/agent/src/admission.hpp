@@ -25,6 +25,8 @@ class admission {
 
   /// Any thread.
   bool admits(pid_t pid, std::uint64_t start_time);
+  /// Any thread. Without a word about a process that is not.
+  bool is_offline(pid_t pid, std::uint64_t start_time) const;
 
  private:
   admission(std::string path, std::unique_ptr<roles::target_rules> rules)

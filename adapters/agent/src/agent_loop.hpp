@@ -5,6 +5,7 @@
 
 #include "hold_record.hpp"
 #include "lease.hpp"
+#include "offline_processes.hpp"
 #include "protocol.hpp"
 
 #include <chrono>
@@ -22,7 +23,7 @@
 namespace sluice::agent {
 
 /// Threading: one thread, but for take_reports().
-/// Lifetime:  the page and the record outlive it; what the host passed is open.
+/// Lifetime:  the page, the processes and the record outlive it; what the host passed is open.
 class agent_loop {
  public:
   struct descriptors {
@@ -32,9 +33,9 @@ class agent_loop {
     unique_fd guardian{};  ///< Its pidfd; none: there is no guardian.
   };
 
-  /// \param holds null: there is no guardian.
+  /// \param offline follows what the host asks for. \param holds null: there is no guardian.
   agent_loop(shared_page& page, std::unique_ptr<acting_side> acting, duration length,
-             descriptors own, hold_record* holds = nullptr);
+             descriptors own, offline_processes& offline, hold_record* holds = nullptr);
 
   [[nodiscard]] result<void> prepare() const;
   /// \return why it ended.
@@ -74,6 +75,7 @@ class agent_loop {
   const duration heartbeat_interval_;
   lease lease_;
   lease guardians_life_;
+  offline_processes& offline_;
   hold_record* const holds_;
   const unique_fd guardian_;
   unique_fd signals_;

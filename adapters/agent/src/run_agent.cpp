@@ -233,6 +233,9 @@ class starting {
       host.admits = [this](pid_t pid, std::uint64_t since) {
         return !is_left(pid) && (!admitted_ || admitted_->admits(pid, since));
       };
+    host.is_offline = [this](pid_t pid, std::uint64_t since) {
+      return admitted_ ? admitted_->is_offline(pid, since) : offline_.has(pid, since);
+    };
     host.holds = record_.get();
     // What is said while it opens is why it does not.
     host.say = [this](std::string_view words) {
@@ -253,7 +256,7 @@ class starting {
       return alone;
     }
     loop_ = std::make_unique<agent_loop>(*page_, std::move(*opened), chosen_.lease, std::move(own_),
-                                         record_.get());
+                                         offline_, record_.get());
     return {};
   }
 
@@ -291,6 +294,7 @@ class starting {
   std::unique_ptr<node_lock> lock_;
   std::unique_ptr<hold_record> record_;
   std::vector<hold_book::number> leftovers_;  ///< Were there when this agent began.
+  offline_processes offline_;
   std::unique_ptr<agent_loop> loop_;
 };
 

@@ -243,6 +243,30 @@ TEST_F(Follow, LeavesTheRestOfManyProcessesOut) {
   EXPECT_EQ(message_, said) << "once is enough";
 }
 
+TEST_F(Follow, TellsTheDriverWhichProcessesAreOffline) {
+  start({{"attaches", "1"}});
+  online(11);
+  online(12);
+  duration pace = 1ms;
+  const auto offline = [&](pid_t pid) {
+    loop()->poll_work(pace += 1ms);
+    EXPECT_TRUE(follows(pid, pace));
+    const auto& all = loop().observations;
+    const auto last = std::find_if(all.rbegin(), all.rend(),
+                                   [&](const observation& one) { return one.pid == pid; });
+    return last != all.rend() && last->work == online_work::finished;
+  };
+  EXPECT_FALSE(offline(11)) << "nobody asked to attach to it";
+  ASSERT_TRUE(loop()->attach(process_id{1}, 11, start_time));
+  ASSERT_TRUE(loop()->attach(process_id{2}, 12, start_time + 1));
+  ASSERT_TRUE(loop().until([&] { return loop().attachments.size() == 2; }));
+  EXPECT_TRUE(offline(11));
+  EXPECT_FALSE(offline(12)) << "it was another process with this pid";
+  ASSERT_TRUE(loop()->detach(process_id{1}));
+  ASSERT_TRUE(loop().until([&] { return loop().detachments.contains(process_id{1}); }));
+  EXPECT_FALSE(offline(11));
+}
+
 TEST_F(Follow, SurvivesReportsThatMakeNoSense) {
   start({{"lies", "1"}});
   online(11);

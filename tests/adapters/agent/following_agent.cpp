@@ -1,7 +1,8 @@
 /// An agent whose driver only follows: it answers each follow() at once with one observation, which
 /// has the interval in microseconds as its count, and the agent's pid as its queue. With the
 /// setting `outlives`, holds outlive it, of which release() is refused while a file of that name is
-/// there.
+/// there. With the setting `attaches` it attaches to all, and what it observes of a process that is
+/// known to be offline is online_work::finished.
 
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -22,8 +23,11 @@ using namespace sluice;
 
 class following_side final : public acting_side {
  public:
-  following_side(bool can, bool lies, std::function<bool(pid_t, std::uint64_t)> admits)
-      : lies_(lies), admits_(std::move(admits)), ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  following_side(bool can, bool lies, bool attaches, const agent::acting_host& host)
+      : lies_(lies),
+        attaches_(attaches),
+        host_(host),
+        ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     report first;
     first.kind = report_kind::acts_by;
     first.acting = can ? capabilities{"following", {capability::read_backlog}}
@@ -43,14 +47,21 @@ class following_side final : public acting_side {
     return true;
   }
   result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override {
-    if (!admits_ || !admits_(pid, start_time)) return errc::not_managed;
+    if (!attaches_ && (!host_.admits || !host_.admits(pid, start_time))) return errc::not_managed;
     report made;
     made.kind = report_kind::attached;
     made.target = target;
     say(made);
     return {};
   }
-  result<void> detach(process_id) override { return errc::unknown_target; }
+  result<void> detach(process_id target) override {
+    if (!attaches_) return errc::unknown_target;
+    report made;
+    made.kind = report_kind::detached;
+    made.target = target;
+    say(made);
+    return {};
+  }
   result<void> submit(const batch&) override { return errc::unknown_target; }
   result<void> follow(pid_t pid, std::uint64_t start_time, duration every) override {
     report made;
@@ -61,7 +72,7 @@ class following_side final : public acting_side {
     seen.start_time = start_time;
     seen.gpu = gpu_id{1};
     seen.queue = driver_queue_id{static_cast<std::uint32_t>(::getpid())};
-    seen.work = online_work::waiting;
+    seen.work = host_.is_offline(pid, start_time) ? online_work::finished : online_work::waiting;
     seen.count = static_cast<std::uint32_t>(every / std::chrono::microseconds{1});
     seen.at = clock::now();
     if (lies_) {
@@ -88,7 +99,8 @@ class following_side final : public acting_side {
   }
 
   const bool lies_;
-  const std::function<bool(pid_t, std::uint64_t)> admits_;
+  const bool attaches_;
+  const agent::acting_host host_;
   std::deque<report> reports_;
   unique_fd ready_;
 };
@@ -100,10 +112,11 @@ class following_driver final : public agent::acting_driver {
     if (key == "cannot") can_ = false;
     if (key == "lies") lies_ = true;
     if (key == "outlives") outlives_ = true;
-    return key == "cannot" || key == "lies" || key == "outlives";
+    if (key == "attaches") attaches_ = true;
+    return key == "cannot" || key == "lies" || key == "outlives" || key == "attaches";
   }
   result<std::unique_ptr<acting_side>> open(const agent::acting_host& host) override {
-    return std::make_unique<following_side>(can_, lies_, host.admits);
+    return std::make_unique<following_side>(can_, lies_, attaches_, host);
   }
   agent::confinement needs(agent::confined) const override { return {}; }
   bool outlives_agent() const noexcept override { return outlives_; }
@@ -117,6 +130,7 @@ class following_driver final : public agent::acting_driver {
   bool can_ = true;
   bool lies_ = false;
   bool outlives_ = false;
+  bool attaches_ = false;
 };
 
 }  // namespace

@@ -30,6 +30,12 @@ struct acting_host {
   /// Asked before a process is touched, and each time it runs another program: whether it may be
   /// managed. Any thread, also concurrently; blocks on file reads. Empty: any may.
   std::function<bool(pid_t pid, std::uint64_t start_time)> admits{};
+  /// Whether a process is known to be offline, for a driver whose targets share something with
+  /// other processes: by the agent's own rules where it has them, else because the host has asked
+  /// to attach to it, which it only does with offline processes, and neither detached from it nor
+  /// was refused. Ask before each suspend: the answer changes when the host detaches. Any thread,
+  /// also concurrently; may block on file reads. Empty: of no process is it known.
+  std::function<bool(pid_t pid, std::uint64_t start_time)> is_offline{};
   /// Where what outlives the agent is written down. Null where acting_driver::outlives_agent() is
   /// false.
   hold_book* holds = nullptr;
