@@ -1,0 +1,450 @@
+// Loads for tests/gpu/nvidia.sh: kernels of a known length, offline ones without end and online
+// requests.
+
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <climits>
+
+#include "sluice/client.h"
+
+namespace {
+
+constexpr char help[] =
+    "usage: gpu_load calibrate [--device N]\n"
+    "       gpu_load offline --page FILE --kernel-us T --rate R [--streams N] [--devices A,B,...]\n"
+    "                        [--memory MIB]\n"
+    "       gpu_load online --kernels N --kernel-us T --rate R --pause-us T --seconds T\n"
+    "                       [--device N] [--page FILE] [--mark LIBRARY]\n"
+    "\n"
+    "calibrate prints the iterations that each kind of kernel makes in a microsecond (--rate); run "
+    "it\n"
+    "with nothing else on the GPU.\n"
+    "offline runs kernels without end in each stream. The GPU counts in FILE (4096 bytes) how "
+    "many\n"
+    "iterations each stream has made. SIGUSR1 executes the program anew.\n"
+    "online makes requests, with pauses of half to one and a half times T between them, and "
+    "prints\n"
+    "their latencies. --mark announces each request by libsluice_client.so.0.\n";
+
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* form, ...) {
+  va_list values;
+  va_start(values, form);
+  std::fprintf(stderr, "gpu_load: ");
+  std::vfprintf(stderr, form, values);
+  std::fprintf(stderr, "\n");
+  va_end(values);
+  std::exit(1);
+}
+
+void check(cudaError_t error, const char* call) {
+  if (error != cudaSuccess) fail("%s failed: %s", call, cudaGetErrorString(error));
+}
+#define CHECK(call) check(call, #call)
+
+/// Of the page: a counter for each stream, and what the program itself writes.
+enum word : std::size_t { first_counter = 0, counters = 16, generation = 16, words = 512 };
+
+double now_us() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) / 1e3;
+}
+
+__device__ std::uint64_t device_time_ns() {
+  std::uint64_t t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+/// What one stream has done so far, and the first begin and last end of its blocks.
+struct progress {
+  std::uint64_t done;
+  unsigned long long began;
+  unsigned long long ended;
+  float unused;
+};
+
+/// A fixed number of iterations, so that time off the GPU does not count as work.
+__global__ void __launch_bounds__(1024)
+    spin(volatile std::uint64_t* counter, progress* of, std::uint64_t iterations,
+         std::uint32_t every, std::uint32_t shared_words) {
+  extern __shared__ std::uint32_t scratch[];
+  if (threadIdx.x == 0) atomicMin(&of->began, device_time_ns());
+  for (std::uint32_t i = threadIdx.x; i < shared_words; i += blockDim.x) scratch[i] = i;
+  float a[32];
+#pragma unroll
+  for (int i = 0; i < 32; ++i)
+    a[i] = static_cast<float>(threadIdx.x) * 0.5F + static_cast<float>(i);
+  const bool counts = counter != nullptr && blockIdx.x == 0 && threadIdx.x == 0;
+  const std::uint64_t before = counts ? of->done : 0;
+  std::uint32_t left = every;
+  for (std::uint64_t n = 1; n <= iterations; ++n) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) a[i] = a[i] * 0.9999F + 0.25F;
+    if (counts && --left == 0) {
+      left = every;
+      *counter = before + n;
+    }
+  }
+  if (counts) {
+    of->done = before + iterations;
+    *counter = before + iterations;
+  }
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) sum += a[i];
+  if (sum == 12345.678F) of->unused = sum;  // Keeps the arithmetic.
+  __syncthreads();
+  if (threadIdx.x == 0) atomicMax(&of->ended, device_time_ns());
+}
+
+/// How a kind of kernel fills a GPU.
+struct shape {
+  int blocks = 0;
+  int threads = 0;
+  int shared_bytes = 0;
+};
+
+int attribute(cudaDeviceAttr what, int device) {
+  int value = 0;
+  CHECK(cudaDeviceGetAttribute(&value, what, device));
+  return value;
+}
+
+/// One block with many threads and nearly all shared memory on each SM: the most that a context
+/// switch has to save.
+shape offline_shape(int device) {
+  constexpr int most_shared = 200 * 1024;
+  const int shared =
+      std::min(most_shared, attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  CHECK(cudaFuncSetAttribute(spin, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  return {attribute(cudaDevAttrMultiProcessorCount, device), 1024, shared};
+}
+shape online_shape(int device) {
+  return {attribute(cudaDevAttrMultiProcessorCount, device), 512, 0};
+}
+
+void launch(const shape& as, cudaStream_t in, volatile std::uint64_t* counter, progress* of,
+            std::uint64_t iterations, std::uint32_t every) {
+  spin<<<as.blocks, as.threads, as.shared_bytes, in>>>(
+      counter, of, iterations, every, static_cast<std::uint32_t>(as.shared_bytes) / 4);
+  CHECK(cudaGetLastError());
+}
+
+progress* new_progress() {
+  progress* made = nullptr;
+  CHECK(cudaMalloc(&made, sizeof(progress)));
+  const progress start{0, ~0ULL, 0, 0};
+  CHECK(cudaMemcpy(made, &start, sizeof start, cudaMemcpyHostToDevice));
+  return made;
+}
+
+/// Iterations in a microsecond, by the GPU's own timer.
+double measured_rate(const shape& as) {
+  progress* const of = new_progress();
+  std::uint64_t iterations = 1000;
+  const auto length_us = [&] {
+    const progress start{0, ~0ULL, 0, 0};
+    CHECK(cudaMemcpy(of, &start, sizeof start, cudaMemcpyHostToDevice));
+    launch(as, nullptr, nullptr, of, iterations, 1);
+    CHECK(cudaDeviceSynchronize());
+    progress seen{};
+    CHECK(cudaMemcpy(&seen, of, sizeof seen, cudaMemcpyDeviceToHost));
+    return static_cast<double>(seen.ended - seen.began) / 1e3;
+  };
+  while (length_us() < 5000) iterations *= 2;
+  const double warm = now_us() + 500e3;  // The clocks rise with load.
+  while (now_us() < warm) length_us();
+  std::vector<double> lengths;
+  for (int i = 0; i < 21; ++i) lengths.push_back(length_us());
+  std::sort(lengths.begin(), lengths.end());
+  return static_cast<double>(iterations) / lengths[lengths.size() / 2];
+}
+
+volatile std::uint64_t* map_page(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) fail("cannot open %s: %s", path.c_str(), std::strerror(errno));
+  void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (page == MAP_FAILED) fail("cannot map %s: %s", path.c_str(), std::strerror(errno));
+  close(fd);
+  return static_cast<volatile std::uint64_t*>(page);
+}
+
+struct options {
+  std::string page;
+  std::string library;
+  std::vector<int> devices{0};
+  double kernel_us = 0;
+  double rate = 0;
+  double pause_us = 0;
+  double seconds = 0;
+  int kernels = 1;
+  int streams = 1;
+  long memory_mib = 0;
+};
+
+double number(const char* option, const char* text, double least) {
+  char* end = nullptr;
+  const double value = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !(value >= least))
+    fail("%s: expected a number of at least %g, got '%s'", option, least, text);
+  return value;
+}
+
+std::vector<int> numbers(const char* option, std::string text) {
+  std::vector<int> all;
+  for (std::size_t at = 0; at <= text.size();) {
+    const auto end = std::min(text.find(',', at), text.size());
+    all.push_back(static_cast<int>(number(option, text.substr(at, end - at).c_str(), 0)));
+    at = end + 1;
+  }
+  return all;
+}
+
+options read_options(int argc, char** argv) {
+  options chosen;
+  for (int i = 2; i < argc; i += 2) {
+    const std::string option = argv[i];
+    if (i + 1 == argc) fail("%s: a value is missing", argv[i]);
+    const char* const value = argv[i + 1];
+    if (option == "--page")
+      chosen.page = value;
+    else if (option == "--mark")
+      chosen.library = value;
+    else if (option == "--devices" || option == "--device")
+      chosen.devices = numbers(argv[i], value);
+    else if (option == "--kernel-us")
+      chosen.kernel_us = number(argv[i], value, 1);
+    else if (option == "--rate")
+      chosen.rate = number(argv[i], value, 1e-6);
+    else if (option == "--pause-us")
+      chosen.pause_us = number(argv[i], value, 0);
+    else if (option == "--seconds")
+      chosen.seconds = number(argv[i], value, 0.1);
+    else if (option == "--kernels")
+      chosen.kernels = static_cast<int>(number(argv[i], value, 1));
+    else if (option == "--streams")
+      chosen.streams = static_cast<int>(number(argv[i], value, 1));
+    else if (option == "--memory")
+      chosen.memory_mib = static_cast<long>(number(argv[i], value, 0));
+    else
+      fail("unknown option %s (see --help)", argv[i]);
+  }
+  return chosen;
+}
+
+std::uint64_t iterations_of(const options& chosen) {
+  if (chosen.kernel_us <= 0 || chosen.rate <= 0) fail("--kernel-us and --rate are required");
+  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(chosen.kernel_us * chosen.rate));
+}
+
+int calibrate(const options& chosen) {
+  const int device = chosen.devices.front();
+  CHECK(cudaSetDevice(device));
+  std::printf("{\"offline\": %.6f, ", measured_rate(offline_shape(device)));
+  std::printf("\"online\": %.6f}\n", measured_rate(online_shape(device)));
+  return 0;
+}
+
+char** own_arguments = nullptr;
+std::array<char, PATH_MAX> own_path{};
+void execute_anew(int) {
+  execv(own_path.data(), own_arguments);
+  _exit(127);
+}
+
+int offline(const options& chosen) {
+  constexpr std::size_t in_flight = 4;
+  struct stream {
+    int device;
+    shape as;
+    cudaStream_t in;
+    progress* of;
+    volatile std::uint64_t* counter;
+    cudaEvent_t ends[in_flight];
+    std::uint64_t launched;
+  };
+  if (chosen.page.empty()) fail("offline: --page is required");
+  const std::uint64_t iterations = iterations_of(chosen);
+  const auto every = static_cast<std::uint32_t>(std::max(1.0, 20 * chosen.rate));
+  if (chosen.devices.size() * static_cast<std::size_t>(chosen.streams) > counters)
+    fail("--streams times the number of devices is more than %d", static_cast<int>(counters));
+  volatile std::uint64_t* const page = map_page(chosen.page);
+  page[generation] =
+      page[generation] + 1;  // Before the first call of CUDA, which may take seconds.
+  if (readlink("/proc/self/exe", own_path.data(), own_path.size() - 1) <= 0)
+    fail("cannot read /proc/self/exe: %s", std::strerror(errno));
+  struct sigaction anew {};
+  anew.sa_handler = execute_anew;
+  sigaction(SIGUSR1, &anew, nullptr);
+  sigset_t user;
+  sigemptyset(&user);
+  sigaddset(&user, SIGUSR1);
+  sigprocmask(SIG_UNBLOCK, &user, nullptr);  // After an exec in the handler, it is blocked.
+
+  std::vector<stream> all;
+  bool registered = false;
+  for (const int device : chosen.devices) {
+    CHECK(cudaSetDevice(device));
+    if (!registered)
+      CHECK(cudaHostRegister(const_cast<std::uint64_t*>(page), 4096,
+                             cudaHostRegisterMapped | cudaHostRegisterPortable));
+    registered = true;
+    void* mapped = nullptr;
+    CHECK(cudaHostGetDevicePointer(&mapped, const_cast<std::uint64_t*>(page), 0));
+    void* memory = nullptr;
+    if (chosen.memory_mib > 0)
+      CHECK(cudaMalloc(&memory, static_cast<std::size_t>(chosen.memory_mib) << 20U));
+    const shape as = offline_shape(device);
+    for (int i = 0; i < chosen.streams; ++i) {
+      stream made{device,
+                  as,
+                  nullptr,
+                  new_progress(),
+                  static_cast<std::uint64_t*>(mapped) + first_counter + all.size(),
+                  {},
+                  0};
+      CHECK(cudaStreamCreateWithFlags(&made.in, cudaStreamNonBlocking));
+      for (cudaEvent_t& each : made.ends)
+        CHECK(cudaEventCreateWithFlags(&each, cudaEventDisableTiming | cudaEventBlockingSync));
+      all.push_back(made);
+    }
+  }
+  for (;;)
+    for (stream& each : all) {
+      CHECK(cudaSetDevice(each.device));
+      cudaEvent_t const end = each.ends[each.launched % in_flight];
+      if (each.launched >= in_flight) CHECK(cudaEventSynchronize(end));
+      launch(each.as, each.in, each.counter, each.of, iterations, every);
+      CHECK(cudaEventRecord(end, each.in));
+      ++each.launched;
+    }
+}
+
+/// Announces requests where --mark names the library.
+class marker {
+ public:
+  explicit marker(const std::string& library) {
+    if (library.empty()) return;
+    void* const found = dlopen(library.c_str(), RTLD_NOW);
+    if (found == nullptr) fail("--mark: %s", dlerror());
+    const auto open_client =
+        reinterpret_cast<decltype(&sluice_client_open)>(dlsym(found, "sluice_client_open"));
+    const auto get_status = reinterpret_cast<decltype(&sluice_client_get_status)>(
+        dlsym(found, "sluice_client_get_status"));
+    begin_ = reinterpret_cast<decltype(begin_)>(dlsym(found, "sluice_client_begin"));
+    end_ = reinterpret_cast<decltype(end_)>(dlsym(found, "sluice_client_end"));
+    if (open_client == nullptr || get_status == nullptr || begin_ == nullptr || end_ == nullptr)
+      fail("--mark: %s lacks a function of sluice/client.h", library.c_str());
+    sluice_client_options how{};
+    how.size = sizeof how;
+    how.role = SLUICE_CLIENT_ONLINE;
+    how.name = "gpu_load";
+    if (open_client(&how, &client_) < 0) fail("--mark: cannot open a client");
+    sluice_client_status seen{};
+    const double until = now_us() + 10e6;
+    do {
+      if (now_us() > until) fail("--mark: not connected to a scheduler within 10 s: %s", seen.why);
+      usleep(1000);
+      seen.size = sizeof seen;
+      get_status(client_, &seen);
+    } while (seen.connected == 0);
+  }
+  void begin() const {
+    if (client_ != nullptr) begin_(client_);
+  }
+  void end() const {
+    if (client_ != nullptr) end_(client_);
+  }
+
+ private:
+  sluice_connection* client_ = nullptr;
+  decltype(&sluice_client_begin) begin_ = nullptr;
+  decltype(&sluice_client_end) end_ = nullptr;
+};
+
+std::uint64_t sum_of_counters(const volatile std::uint64_t* page) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; page != nullptr && i < counters; ++i) sum += page[first_counter + i];
+  return sum;
+}
+
+int online(const options& chosen) {
+  const std::uint64_t iterations = iterations_of(chosen);
+  const int device = chosen.devices.front();
+  const volatile std::uint64_t* const page = chosen.page.empty() ? nullptr : map_page(chosen.page);
+  CHECK(cudaSetDevice(device));
+  const shape as = online_shape(device);
+  progress* const of = new_progress();
+  cudaStream_t in = nullptr;
+  CHECK(cudaStreamCreateWithFlags(&in, cudaStreamNonBlocking));
+  const auto request = [&] {
+    for (int i = 0; i < chosen.kernels; ++i) launch(as, in, nullptr, of, iterations, 1);
+    CHECK(cudaStreamSynchronize(in));
+  };
+  for (int i = 0; i < 10; ++i) request();
+  const marker marks{chosen.library};
+
+  std::vector<double> latencies;
+  std::uint32_t random = 1;
+  const std::uint64_t counted = sum_of_counters(page);
+  const double begun = now_us();
+  const double until = begun + chosen.seconds * 1e6;
+  while (now_us() < until) {
+    random = random * 1664525U + 1013904223U;
+    usleep(static_cast<useconds_t>(chosen.pause_us * (0.5 + random / 4294967296.0)));
+    const double start = now_us();
+    marks.begin();
+    request();
+    latencies.push_back(now_us() - start);
+    marks.end();
+  }
+  const double took_us = now_us() - begun;
+  const auto beside = static_cast<double>(sum_of_counters(page) - counted);
+  std::sort(latencies.begin(), latencies.end());
+  const auto at = [&](double share) {
+    return latencies[std::min(
+        latencies.size() - 1,
+        static_cast<std::size_t>(share * static_cast<double>(latencies.size())))];
+  };
+  std::printf(
+      "{\"n\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"offline_per_us\": "
+      "%.4f}\n",
+      latencies.size(), at(0.5), at(0.99), latencies.back(), beside / took_us);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  own_arguments = argv;
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "--help") {
+    std::fputs(help, stdout);
+    return 0;
+  }
+  if (what != "calibrate" && what != "offline" && what != "online") {
+    std::fputs(help, stderr);
+    return 2;
+  }
+  const options chosen = read_options(argc, argv);
+  if (what == "calibrate") return calibrate(chosen);
+  return what == "offline" ? offline(chosen) : online(chosen);
+}

@@ -1,0 +1,1024 @@
+#!/usr/bin/env python3
+"""usage: nvidia.py report FILE...
+       nvidia.py run --bin DIR --library FILE --load FILE [OPTION...] [PART...]   (as nvidia.sh calls it)
+
+report prints a Markdown table of the results in FILE..., one column for each GPU model, driver and revision of sluice.
+Where several files of one column have the same figure, the newest file counts."""
+
+import argparse
+import collections
+import contextlib
+import csv
+import ctypes
+import datetime
+import json
+import math
+import mmap
+import os
+import pathlib
+import random
+import select
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+# How long parts of a test may take that have no documented bound. Long, so that a busy machine fails no test.
+PATIENCE = 30
+# Added to each documented bound: the bounds do not include waits for a processor.
+SLACK = 1.0
+COUNTERS, GENERATION = range(16), 16
+KERNEL_US = 20000
+
+
+class Failure(Exception):
+    """Ends a part; its text is the reason."""
+
+
+def now():
+    return time.monotonic()
+
+
+def wait_until(condition, limit, what):
+    """Waits for a condition; returns its value."""
+    until = now() + limit
+    while True:
+        value = condition()
+        if value:
+            return value
+        if now() > until:
+            raise Failure(f"{what}: not within {limit:g} s")
+        time.sleep(0.0005)
+
+
+LIBC = ctypes.CDLL(None)
+
+
+def die_with_parent():
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def ppid_and_name(pid):
+    """Parent and name of a process, or None if it does not run."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    name, rest = text.split("(", 1)[1].rsplit(")", 1)
+    state, parent = rest.split()[:2]
+    return None if state in "ZX" else (int(parent), name)
+
+
+def kernel_log():
+    """The kernel's log, as lines."""
+    done = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        raise Failure("cannot read the kernel's log with dmesg: " + done.stderr.strip())
+    return done.stdout.splitlines()
+
+
+def new_lines(before, after):
+    """Lines of `after` that follow the last line of `before`."""
+    if before and before[-1] in after:
+        return after[len(after) - after[::-1].index(before[-1]):]
+    return after if not before else [line for line in after if line not in set(before)]
+
+
+def of_driver(lines):
+    return [line for line in lines if any(word in line for word in ("NVRM", "nvidia", "Xid"))]
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+def used_memory():
+    """Returns a function that reads the used bytes of a GPU, by NVML."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise Failure(f"cannot load libnvidia-ml.so.1: {error}; install the driver's utilities") from error
+    if library.nvmlInit_v2() != 0:
+        raise Failure("nvmlInit_v2 failed")
+    device = ctypes.c_void_p()
+    if library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) != 0:
+        raise Failure("nvmlDeviceGetHandleByIndex_v2 failed for GPU 0")
+
+    def read():
+        memory = Memory()
+        if library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) != 0:
+            raise Failure("nvmlDeviceGetMemoryInfo failed")
+        return memory.used
+
+    return read
+
+
+class ClientOptions(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("role", ctypes.c_uint32), ("socket", ctypes.c_char_p),
+                ("name", ctypes.c_char_p), ("gpus", ctypes.POINTER(ctypes.c_uint32)), ("gpu_count", ctypes.c_size_t),
+                ("targets", ctypes.c_int64 * 3)]
+
+
+class ClientStatus(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("connected", ctypes.c_uint32), ("role", ctypes.c_uint32),
+                ("mode", ctypes.c_uint32), ("error", ctypes.c_int32), ("scheduler_pid", ctypes.c_int32),
+                ("in_flight", ctypes.c_uint64), ("connections", ctypes.c_uint64), ("suspended", ctypes.c_uint64),
+                ("turns", ctypes.c_uint64), ("lost_marks", ctypes.c_uint64), ("why", ctypes.c_char * 240)]
+
+
+class Client:
+    """An online client of a daemon: offline work is held while it is busy."""
+
+    def __init__(self, library, socket, gpus=()):
+        self.library = ctypes.CDLL(library)
+        self.handle = ctypes.c_void_p()
+        listed = (ctypes.c_uint32 * len(gpus))(*gpus)
+        how = ClientOptions(ctypes.sizeof(ClientOptions), 1, str(socket).encode(), b"nvidia.py",
+                            listed if gpus else None, len(gpus))
+        if self.library.sluice_client_open(ctypes.byref(how), ctypes.byref(self.handle)) < 0:
+            raise Failure("cannot open a client of the daemon")
+        seen = ClientStatus(ctypes.sizeof(ClientStatus))
+        try:
+            wait_until(lambda: self.library.sluice_client_get_status(self.handle, ctypes.byref(seen)) == 0
+                       and seen.connected, PATIENCE, "connection of the client")
+        except Failure as error:
+            self.close()
+            raise Failure(f"{error}: {seen.why.decode(errors='replace')}") from error
+
+    def begin(self):
+        self.library.sluice_client_begin(self.handle)
+
+    def end(self):
+        self.library.sluice_client_end(self.handle)
+
+    def close(self):
+        self.library.sluice_client_close(self.handle)
+
+
+class Load:
+    """A program that counts its progress in a page of /dev/shm, and a thread that watches the page."""
+
+    def __init__(self, context, name, command, role=None, size=4096, more_files=()):
+        self.name = name
+        self.path = context.file(f"{name}.page", size)
+        self.losses = [context.file(f"{name}.{each}", 1 << 20) for each in more_files]
+        with open(self.path, "r+b") as file:
+            self.page = mmap.mmap(file.fileno(), 0)
+        environment = dict(context.environment)
+        if role:
+            environment["SLUICE_TEST_ROLE"] = role
+        self.log = context.log(name)
+        self.process = subprocess.Popen(
+            [*map(str, command), *([] if more_files else ["--page"]), self.path, *self.losses], env=environment,
+            stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
+        self.pid = self.process.pid
+        context.loads.append(self)
+        self.last = self.counts()
+        self.changed_at = now()
+        self.stopping = False
+        self.watcher = threading.Thread(target=self.watch, daemon=True)
+        self.watcher.start()
+
+    def watch(self):
+        while not self.stopping:
+            seen = self.counts()
+            if seen != self.last:
+                self.last = seen
+                self.changed_at = now()
+            time.sleep(0.0002)
+
+    def counts(self):
+        return struct.unpack("<16Q", self.page[:128])
+
+    def total(self):
+        return sum(self.counts())
+
+    def generation(self):
+        return struct.unpack("<Q", self.page[8 * GENERATION:8 * GENERATION + 8])[0]
+
+    def check_alive(self):
+        if self.process.poll() is not None:
+            self.log.flush()
+            text = pathlib.Path(self.log.name).read_text(errors="replace").strip().splitlines()
+            raise Failure(f"{self.name} ended with code {self.process.returncode}: {text[-1] if text else 'no output'}")
+
+    def wait_moving(self, streams=1, limit=4 * PATIENCE):
+        """Waits until all streams have made progress from now on."""
+        before = self.counts()
+        moved = lambda: sum(a != b for a, b in zip(before, self.counts())) >= streams
+        wait_until(lambda: self.check_alive() or moved(), limit, f"progress of {streams} stream(s) of {self.name}")
+
+    def still_since(self, quiet=0.15):
+        """When the last progress was, if there was none for `quiet` seconds; else None."""
+        at = self.changed_at
+        return at if now() - at > quiet else None
+
+    def moved_after(self, since, counts, limit, what):
+        """Waits for the first progress; returns the seconds from `since`."""
+        wait_until(lambda: self.check_alive() or self.counts() != counts, limit, what)
+        return now() - since
+
+    def stop(self):
+        self.stopping = True
+        self.watcher.join()
+        self.process.kill()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise Failure(f"{self.name} (process {self.pid}) did not end within {PATIENCE} s of SIGKILL") from error
+
+
+class Daemon:
+    """`sluice run` in mode enforce, with its files in a new directory."""
+
+    def __init__(self, context, slice_="100us", quantum=None):
+        self.context = context
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="run.", dir=context.scratch))
+        self.client = None
+        self.stopped = False
+        configuration = self.directory / "node.toml"
+        configuration.write_text(f"""[daemon]
+mode = "enforce"
+driver = "{context.driver}"
+directory = "{self.directory}"
+jobs = ""
+[scheduler]
+attach_after = "50ms"
+attach_at_latest = "200ms"
+max_suspend = "60s"
+max_busy = "60s"
+offline_floor = 0.0
+[policy]
+name = "fixed_timeslice"
+slice = "{slice_}"
+release = "client_done"
+{f'offline_quantum = "{quantum}"' if quantum else ''}
+[roles]
+store = ""
+environment = [{{ when = "SLUICE_TEST_ROLE=offline", role = "offline" }}]
+""", encoding="utf-8")
+        self.environment = {**context.environment, "SLUICE_DIRECTORY": str(self.directory),
+                            "SLUICE_CLIENT_SOCKET": str(self.directory / "clients.sock")}
+        self.log = context.log("daemon")
+        self.process = subprocess.Popen([context.sluice, "run", "--config", configuration], env=self.environment,
+                                        stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
+        context.daemons.append(self)
+        wait_until(lambda: self.check_alive() or self.status(), PATIENCE, "answer of the daemon's control socket")
+
+    def check_alive(self):
+        if self.process.poll() is not None:
+            self.log.flush()
+            text = pathlib.Path(self.log.name).read_text(errors="replace").strip().splitlines()
+            raise Failure(f"the daemon ended with code {self.process.returncode}: {text[-1] if text else 'no output'}")
+
+    def status(self):
+        done = self.context.run("status", "--json", environment=self.environment)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def attached(self, pid):
+        status = self.status() or {"groups": []}
+        return any(process["pid"] == pid and process["attach"] == "attached"
+                   for group in status["groups"] for process in group["processes"])
+
+    def wait_attached(self, *loads):
+        for load in loads:
+            wait_until(lambda load=load: self.check_alive() or load.check_alive() or self.attached(load.pid), PATIENCE,
+                       f"attach of the daemon to {load.name} (process {load.pid})")
+
+    def connect(self, gpus=()):
+        self.client = Client(self.context.library, self.directory / "clients.sock", gpus)
+        return self.client
+
+    def agent(self):
+        """pid of the agent that holds the owner lock, or None."""
+        try:
+            lines = (self.directory / "owner").read_text(encoding="utf-8").splitlines()
+            pid = int(lines[1].split()[0])
+        except (OSError, IndexError, ValueError):
+            return None
+        seen = ppid_and_name(pid)
+        return pid if seen and seen[1] == "sluice-agent" else None
+
+    def guardian(self, agent):
+        """pid of the agent's child that guards it, or None."""
+        for entry in pathlib.Path("/proc").iterdir():
+            if entry.name.isdecimal() and ppid_and_name(entry.name) == (agent, "sluice-guardian"):
+                return int(entry.name)
+        return None
+
+    def rescue(self):
+        return self.context.run("rescue", environment=self.environment)
+
+    def stop(self):
+        """Ends the daemon and its agents, and resumes what they may have left."""
+        if self.stopped:
+            return
+        agent = self.agent()
+        guardian = self.guardian(agent) if agent else None
+        if self.client:
+            self.client.close()
+            self.client = None
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        problem = None
+        try:
+            code = self.process.wait(PATIENCE)
+            if code not in (0, -signal.SIGKILL):
+                problem = f"the daemon ended with code {code}"
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            problem = f"the daemon did not end within {PATIENCE} s of SIGTERM"
+        for pid in {each for each in (agent, guardian, self.agent()) if each}:
+            try:
+                wait_until(lambda pid=pid: ppid_and_name(pid) is None, PATIENCE, f"end of the agent's process {pid}")
+            except Failure as error:
+                problem = problem or str(error)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        rescued = self.rescue()
+        if rescued.returncode != 0:
+            problem = problem or f"sluice rescue: {rescued.stderr.strip()}"
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.stopped = True
+        if problem:
+            raise Failure(problem)
+
+
+class Context:
+    """What the parts share, and what must be gone at the end of each part."""
+
+    def __init__(self, chosen):
+        self.quick = chosen.quick
+        self.driver = chosen.driver
+        self.sluice = str(pathlib.Path(chosen.bin) / "sluice")
+        self.library = chosen.library
+        self.load = chosen.load
+        self.out = pathlib.Path(chosen.out)
+        self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="sluice-gpu."))
+        self.environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                            "SLUICE_DIRECTORY": str(self.scratch), "SLUICE_ROLES": "store = ''",
+                            "SLUICE_BREAKERS": str(self.scratch / "breakers")}
+        self.torch = None
+        self.rates = {}
+        self.gpus = []
+        self.part = ""
+        self.number = 0
+        self.result = None
+        self.loads, self.daemons, self.others, self.files = [], [], [], []
+
+    def file(self, name, size):
+        path = f"/dev/shm/sluice-gpu.{os.getpid()}.{self.number}.{name}"
+        self.number += 1
+        with open(path, "xb") as file:
+            file.truncate(size)
+        self.files.append(path)
+        return path
+
+    def log(self, name):
+        return open(self.out / f"{self.part}-{name}.log", "ab")
+
+    def run(self, *command, environment=None, limit=PATIENCE):
+        """Runs a sluice command."""
+        try:
+            return subprocess.run([self.sluice, *map(str, command)], env=environment or self.environment, text=True,
+                                  capture_output=True, check=False, timeout=limit, errors="replace")
+        except subprocess.TimeoutExpired as error:
+            raise Failure(f"'sluice {command[0]}' did not end within {limit} s") from error
+
+    def takes_driver(self, command):
+        return "--driver" in self.run(command, "--help").stdout
+
+    def offline(self, name="offline", streams=4, devices="0", memory=0, wait=True):
+        made = Load(self, name, [self.load, "offline", "--kernel-us", KERNEL_US, "--rate", self.rates["offline"],
+                                 "--streams", streams, "--devices", devices, "--memory", memory], role="offline")
+        made.streams = streams * len(devices.split(","))
+        if wait:
+            made.wait_moving(made.streams)
+        return made
+
+    def training(self):
+        made = Load(self, "training", [sys.executable, HERE / "train.py"], role="offline", more_files=("losses",))
+        made.streams = 1
+        made.wait_moving()
+        return made
+
+    def suspend(self, pid):
+        made = subprocess.Popen([self.sluice, "suspend", "--driver", self.driver, "--json", str(pid)],
+                                env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                preexec_fn=die_with_parent)
+        self.others.append(made)
+        return made
+
+    def clean(self):
+        """Ends what the part has started. Every step is tried; returns what went wrong."""
+        problems = []
+        for process in self.others:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(PATIENCE)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+                    problems.append(f"process {process.pid} did not end within {PATIENCE} s of SIGTERM")
+        for each in [*self.daemons, *self.loads]:
+            try:
+                each.stop()
+            except Failure as error:
+                problems.append(str(error))
+        for path in self.files:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        self.loads, self.daemons, self.others, self.files = [], [], [], []
+        return problems
+
+    def drop(self, *what):
+        """Ends loads and daemons in the middle of a part."""
+        for each in what:
+            each.stop()
+            (self.daemons if each in self.daemons else self.loads).remove(each)
+
+    # What a part reports.
+    def say(self, text):
+        print(f"{self.part}: {text}", flush=True)
+
+    def problem(self, text):
+        self.result["problems"].append(text)
+        self.say("FAILED: " + text)
+
+    def note(self, text):
+        self.result["notes"].append(text)
+        self.say(text)
+
+    def figure(self, name, values, unit):
+        values = [round(each, 3 if abs(each) < 100 else 1) for each in values]
+        self.result["figures"][name] = {"values": values, "unit": unit}
+        self.say(f"{name}: {' / '.join(f'{each:g}' for each in values)} {unit}")
+
+
+def spread(seconds):
+    """Median and largest value, in ms."""
+    return [1e3 * statistics.median(seconds), 1e3 * max(seconds)]
+
+
+def last_line(text):
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no output"
+
+
+# The parts.
+
+
+def doctor(on):
+    """sluice doctor finds nothing that blocks preemption"""
+    done = on.run("doctor", "--driver", on.driver, "--json")
+    try:
+        checks = json.loads(done.stdout)["checks"]
+    except (ValueError, KeyError) as error:
+        raise Failure(f"sluice doctor printed no JSON: {last_line(done.stderr)}") from error
+    for each in checks:
+        text = f"{each['name']}: {each['found']}" + (f"; {each['advice']}" if each.get("advice") else "")
+        if each["verdict"] == "blocked":
+            on.problem(text)
+        elif each["verdict"] != "ok":
+            on.note(f"{each['verdict']}: {text}")
+    if done.returncode != 0 and not on.result["problems"]:
+        on.problem(f"sluice doctor ended with code {done.returncode}")
+    on.figure("doctor: checks that passed", [sum(each["verdict"] == "ok" for each in checks), len(checks)], "ok / all")
+
+
+def queues(on):
+    """sluice queues lists a CUDA program and PyTorch, and logs nothing in the kernel"""
+    looked = [on.offline(streams=1)]
+    if on.torch:
+        looked.append(on.training())
+    before = kernel_log()
+    took = []
+    for _ in range(5):
+        start = now()
+        done = on.run("queues", "--driver", on.driver, "--json")
+        took.append(now() - start)
+        if done.returncode != 0:
+            raise Failure(f"sluice queues: {last_line(done.stderr)}")
+    text = on.run("queues", "--driver", on.driver)
+    for line in text.stdout.splitlines():
+        on.say("| " + line)
+    seen = json.loads(done.stdout)
+    names = {gpu["gpu_id"]: gpu["name"] for gpu in seen["gpus"]}
+    for warning in seen["warnings"]:
+        on.note("warning: " + warning)
+    if not set(on.gpus) & set(names.values()):
+        on.problem(f"names of GPUs: {sorted(names.values())}; nvidia-smi says {on.gpus}")
+    for load in looked:
+        load.check_alive()
+        entry = next((each for each in seen["processes"] if each["pid"] == load.pid), None)
+        if entry is None:
+            on.problem(f"process {load.pid} ({load.name}) is not listed")
+            continue
+        expected = pathlib.Path(f"/proc/{load.pid}/comm").read_text().strip()
+        if expected not in entry["command"]:
+            on.problem(f"process {load.pid}: command '{entry['command']}', but its name is '{expected}'")
+        if not entry["queues"]:
+            on.problem(f"process {load.pid} ({load.name}) is listed without queues")
+        if any(queue["gpu_id"] not in names for queue in entry["queues"]):
+            on.problem(f"process {load.pid} ({load.name}) has a queue on an unlisted GPU")
+        kinds = collections.Counter(queue["type"] for queue in entry["queues"])
+        on.note(f"{load.name}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+        on.figure(f"queues: entries of {load.name}", [len(entry["queues"])], "")
+    added = new_lines(before, kernel_log())
+    for line in of_driver(added):
+        on.problem(f"new line in the kernel's log: {line}")
+    on.figure("queues: duration of the command, median / longest", spread(took), "ms")
+
+
+def hold_once(on, load, quiet):
+    """Suspends and resumes by the commands. Returns the durations: message, stop after it, progress, resume command."""
+    start = now()
+    command = on.suspend(load.pid)
+    if not select.select([command.stdout], [], [], PATIENCE)[0]:
+        raise Failure(f"sluice suspend printed nothing within {PATIENCE} s")
+    line = command.stdout.readline()
+    said = now()
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        command.wait(PATIENCE)
+        raise Failure(f"sluice suspend: {last_line(command.stderr.read().decode(errors='replace'))}") from error
+    if event["event"] != "suspend" or not event["queues"] or not all(each["suspended"] for each in event["queues"]):
+        raise Failure(f"sluice suspend did not suspend all queues: {line.decode(errors='replace').strip()}")
+    stopped = wait_until(load.still_since, 1 + SLACK, f"stop of {load.name} after the message 'suspended'")
+    if stopped - said > 1:
+        raise Failure(f"{load.name} still ran {stopped - said:.1f} s after the message 'suspended'")
+    held = load.counts()
+    until = now() + quiet
+    while now() < until:
+        load.check_alive()
+        if load.counts() != held:
+            raise Failure(f"{load.name} made progress while it was suspended, {now() - said:.2f} s after the message")
+        time.sleep(0.001)
+    asked = now()
+    resume = subprocess.Popen([on.sluice, "resume", str(load.pid)], env=on.environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
+    on.others.append(resume)
+    moved = load.moved_after(asked, held, PATIENCE, f"progress of {load.name} after sluice resume")
+    output = resume.communicate(timeout=PATIENCE)[0].decode(errors="replace")
+    resumed = now() - asked
+    if resume.returncode != 0:
+        raise Failure(f"sluice resume: {last_line(output)}")
+    errors = command.communicate(timeout=PATIENCE)[1].decode(errors="replace")
+    if command.returncode != 0:
+        raise Failure(f"sluice suspend ended with code {command.returncode}: {last_line(errors)}")
+    load.wait_moving(load.streams, PATIENCE)
+    return said - start, max(0.0, stopped - said), moved, resumed
+
+
+def hold(on):
+    """sluice suspend stops a program and PyTorch, sluice resume continues them"""
+    if not on.takes_driver("suspend"):
+        raise Failure("'sluice suspend' of this build has no option --driver")
+    runs = [("offline", on.offline(), 20)]
+    if on.torch:
+        # Without a hold first, to compare the losses.
+        reference = on.training()
+        expected = first_losses(reference)
+        on.drop(reference)
+    for name, load, count in runs:
+        hold_series(on, name, load, count)
+        on.drop(load)
+    if on.torch:
+        load = on.training()
+        hold_series(on, "training", load, 5)
+        seen = first_losses(load)
+        if not all(map(math.isfinite, seen)):
+            on.problem("a loss of the training is not a finite number")
+        differ = [step for step, (a, b) in enumerate(zip(seen, expected)) if abs(a - b) > 1e-4 * abs(b)]
+        if differ:
+            on.problem(f"the losses differ from a run without holds from step {differ[0]} on: "
+                       f"{seen[differ[0]]:g} instead of {expected[differ[0]]:g}")
+        else:
+            on.note(f"the first {len(seen)} losses are those of a run without holds"
+                    f"{'' if seen == expected else ', up to 0.01 %'}")
+
+
+def first_losses(load, steps=1000):
+    wait_until(lambda: load.check_alive() or load.total() >= steps, 2 * PATIENCE, f"{steps} steps of training")
+    return list(struct.unpack(f"<{steps}f", pathlib.Path(load.losses[0]).read_bytes()[:4 * steps]))
+
+
+def hold_series(on, name, load, count):
+    times = []
+    for number in range(count):
+        times.append(hold_once(on, load, 2 if number < 2 or not on.quick else 0.3))
+    said, stopped, moved, resumed = zip(*times)
+    on.figure(f"hold {name}: command to 'suspended', median / longest", spread(said), "ms")
+    on.figure(f"hold {name}: 'suspended' to the last progress, median / longest", spread(stopped), "ms")
+    on.figure(f"hold {name}: resume command to progress, median / longest", spread(moved), "ms")
+    on.figure(f"hold {name}: resume command to its end, median / longest", spread(resumed), "ms")
+
+
+REQUESTS = {"65 us": (1, 65, 20000), "20 x 0.5 ms": (20, 500, 30000)}
+MODES = ("alone", "beside, stock", "sluice, hold", "sluice, hold and quantum 50 us", "sluice, quantum 50 us only")
+
+
+def request_series(on, kind, daemon, page, seconds):
+    kernels, length, pause = REQUESTS[kind]
+    command = [on.load, "online", "--kernels", kernels, "--kernel-us", length, "--rate", on.rates["online"],
+               "--pause-us", pause, "--seconds", seconds]
+    command += ["--page", page] if page else []
+    command += ["--mark", on.library] if daemon else []
+    process = subprocess.Popen(list(map(str, command)), env=daemon.environment if daemon else on.environment,
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die_with_parent)
+    on.others.append(process)
+    try:
+        output, errors = process.communicate(timeout=seconds + 2 * PATIENCE)
+    except subprocess.TimeoutExpired as error:
+        raise Failure(f"requests of {kind} did not end") from error
+    if process.returncode != 0:
+        raise Failure(f"requests of {kind}: {last_line(errors)}")
+    return json.loads(output)
+
+
+def table(on):
+    """latency of requests alone, beside offline work, and with a daemon"""
+    seconds = 2 if on.quick else 5
+    rounds = 2 if on.quick else 9
+    seen = collections.defaultdict(list)
+    suspends = collections.Counter()
+    longest = 0.0
+    for number in range(rounds):
+        began = now()
+        if number > 0 and began + longest > on.deadline - 10:
+            on.note(f"{number} of {rounds} rounds in the time of this part")
+            break
+        for kind in REQUESTS:
+            seen["alone", kind].append(request_series(on, kind, None, None, seconds))
+        offline = on.offline(streams=1)
+        start, counted = now(), offline.total()
+        time.sleep(1)
+        free = (offline.total() - counted) / (now() - start) / 1e6
+        order = list(MODES[1:])
+        random.Random(number).shuffle(order)
+        for mode in order:
+            on.say(f"round {number + 1}: {mode}")
+            daemon = None
+            if mode.startswith("sluice"):
+                daemon = Daemon(on, quantum="50us" if "quantum" in mode else None)
+                daemon.wait_attached(offline)
+            for kind in REQUESTS:
+                marked = daemon if "hold" in mode else None
+                got = request_series(on, kind, marked, offline.path, seconds)
+                got["share"] = 100 * got["offline_per_us"] / free
+                seen[mode, kind].append(got)
+            if daemon:
+                counters = daemon.status()["statistics"]
+                suspends[mode] += counters["suspends"]
+                if any(counters["failures"].values()):
+                    on.note(f"{mode}: failures {counters['failures']}")
+                if "hold" in mode and counters["suspends"] == 0:
+                    on.problem(f"{mode}: the daemon suspended nothing")
+                if "quantum" in mode and counters.get("quanta") == 0:
+                    on.problem(f"{mode}: the daemon set no quantum")
+                on.drop(daemon)
+            offline.wait_moving()
+        on.drop(offline)
+        longest = max(longest, now() - began)
+    for kind in REQUESTS:
+        for mode in MODES:
+            all_ = seen[mode, kind]
+            middle = lambda key: statistics.median(each[key] for each in all_)
+            on.figure(f"request of {kind}, {mode}: p50 / p99", [middle("p50_us"), middle("p99_us")], "us")
+            if mode != "alone":
+                on.figure(f"offline work beside requests of {kind}, {mode}", [middle("share")], "% of alone")
+    on.note("requests of each kind and mode: " +
+            ", ".join(str(sum(each["n"] for each in all_)) for all_ in seen.values()))
+    on.note("suspends: " + ", ".join(f"{mode}: {count}" for mode, count in suspends.items()))
+
+
+def freeze_and_kill(pids):
+    """Kills processes at the same moment, as far as they can notice."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_held(load):
+    wait_until(lambda: load.check_alive() or load.still_since(0.3), PATIENCE, f"hold of {load.name} by the daemon")
+    return load.counts()
+
+
+def fault(on, name, load, act, bound):
+    """Lets a daemon hold the load, calls act(daemon, agent, guardian), and measures until there is progress."""
+    on.say(name)
+    daemon = Daemon(on)
+    daemon.wait_attached(load)
+    client = daemon.connect()
+    client.begin()
+    held = wait_held(load)
+    agent = daemon.agent()
+    if agent is None:
+        raise Failure("the owner lock names no running agent")
+    guardian = daemon.guardian(agent)
+    if guardian is None and on.driver == "nvidia":
+        raise Failure(f"agent {agent} has no child 'sluice-guardian'")
+    start = now()
+    result = act(daemon, agent, guardian)
+    if bound is not None:
+        took = load.moved_after(result or start, held, PATIENCE, f"{name}: progress of {load.name}")
+        on.figure(f"fault: {name}, until progress", [1e3 * took], "ms")
+        if took > bound + SLACK:
+            on.problem(f"{name}: {load.name} ran again after {took:.2f} s; the documented bound is {bound:g} s")
+        client.end()
+        load.wait_moving(load.streams, PATIENCE)
+    on.drop(daemon)
+    if bound is not None:
+        load.wait_moving(load.streams, PATIENCE)
+
+
+def faults(on):
+    """what is held runs again when processes of sluice, or the held one, fail"""
+    used = used_memory()
+    idle = used()
+    lease = 0.5
+    load = on.offline(memory=2048)
+    if used() - idle < 2048 << 20:
+        raise Failure("the memory of the offline program does not show in NVML")
+
+    def rescue(daemon, agent, guardian):
+        held = load.counts()
+        freeze_and_kill([each for each in (daemon.process.pid, agent, guardian) if each])
+        time.sleep(1.5)  # Longer than the lease, in which a survivor would act.
+        if load.counts() != held:
+            on.note("all three killed: the offline program ran again without sluice rescue")
+        done = daemon.rescue()
+        if done.returncode != 0:
+            raise Failure(f"sluice rescue ended with code {done.returncode}: {last_line(done.stderr)}")
+        return now()
+
+    def daemon_dies(daemon, agent, guardian):
+        daemon.process.kill()
+
+    def target_dies(daemon, agent, guardian):
+        start = now()
+        load.process.kill()
+        wait_until(lambda: used() - idle < 1024 << 20, PATIENCE, "release of the memory of the killed program")
+        took = now() - start
+        on.figure("fault: SIGKILL of the held program, until its memory is free", [1e3 * took], "ms")
+        if took > 1:
+            on.problem(f"the memory of the killed program was free after {took:.2f} s; expected 1 s")
+        wait_until(lambda: load.process.poll() is not None, PATIENCE, "end of the killed program")
+
+    def target_executes(daemon, agent, guardian):
+        before = load.generation()
+        os.kill(load.pid, signal.SIGUSR1)
+        wait_until(lambda: load.generation() > before, PATIENCE, "start of the executed program")
+        daemon.client.end()
+        return now()
+
+    cases = [
+        ("SIGKILL of the agent", lambda d, a, g: os.kill(a, signal.SIGKILL), 0.2),
+        ("SIGKILL of agent and guardian", lambda d, a, g: freeze_and_kill([each for each in (a, g) if each]), 2),
+        ("SIGKILL of the daemon", daemon_dies, 0.2),
+        ("SIGSTOP of the agent", lambda d, a, g: os.kill(a, signal.SIGSTOP), lease + 0.2),
+        ("SIGKILL of daemon, agent and guardian, after sluice rescue", rescue, 0.2),
+        ("exec of the held program, after the request", target_executes, PATIENCE),
+        ("SIGKILL of the held program", target_dies, None),
+    ]
+    for name, act, bound in cases:
+        try:
+            fault(on, name, load, act, bound)
+        except Failure as error:
+            on.problem(f"{name}: {error}")
+            for daemon in list(on.daemons):
+                with contextlib.suppress(Failure):
+                    on.drop(daemon)
+            if load.process.poll() is None:
+                on.drop(load)
+            elif load in on.loads:
+                on.loads.remove(load)
+            load = on.offline(memory=2048)
+    if load in on.loads and load.process.poll() is None:
+        raise Failure("the held program was not killed")
+
+
+def several(on):
+    """several offline programs, and several GPUs, are held and resumed together"""
+    series(on, "4 programs", [on.offline(f"offline-{i}", wait=False) for i in range(4)])
+    if len(on.gpus) < 2:
+        on.note("one GPU: nothing about several GPUs")
+        return
+    series(on, "one program on each of 2 GPUs", [on.offline(f"offline-gpu{i}", devices=str(i)) for i in range(2)],
+           one_gpu=True)
+    series(on, "one program on both GPUs", [on.offline("offline-both", streams=2, devices="0,1")])
+
+
+def series(on, name, loads, one_gpu=False):
+    for load in loads:
+        load.wait_moving(load.streams)
+    daemon = Daemon(on)
+    daemon.wait_attached(*loads)
+    client = daemon.connect()
+    off, again = [], []
+    for number in range(10 if on.quick else 40):
+        start = now()
+        client.begin()
+        for load in loads:
+            wait_until(lambda load=load: load.check_alive() or load.still_since(0.1), PATIENCE,
+                       f"{name}: hold of {load.name}")
+        off.append(max(max(load.changed_at - start for load in loads), 0))
+        held = [load.counts() for load in loads]
+        time.sleep(0.3)
+        if [load.counts() for load in loads] != held:
+            raise Failure(f"{name}: progress during hold {number + 1}")
+        start = now()
+        client.end()
+        for load, counts in zip(loads, held):
+            load.moved_after(start, counts, PATIENCE, f"{name}: progress of {load.name} after the request")
+        again.append(now() - start)
+        for load in loads:
+            load.wait_moving(load.streams, PATIENCE)
+    on.figure(f"several: {name}, request to the last progress, median / longest", spread(off), "ms")
+    on.figure(f"several: {name}, end to progress of all, median / longest", spread(again), "ms")
+    if one_gpu:
+        seen = json.loads(on.run("queues", "--driver", on.driver, "--json").stdout)
+        first = next(queue["gpu_id"] for each in seen["processes"] if each["pid"] == loads[0].pid
+                     for queue in each["queues"])
+        client.close()
+        client = daemon.connect([first])
+        client.begin()
+        wait_held(loads[0])
+        loads[1].wait_moving(loads[1].streams, PATIENCE)
+        on.note("a request on one GPU held only the program on that GPU")
+        client.end()
+    on.drop(daemon)
+    for load in loads:
+        load.wait_moving(load.streams, PATIENCE)
+    on.drop(*loads)
+
+
+def accept(on):
+    """sluice accept, if it knows the driver"""
+    if not on.takes_driver("accept"):
+        on.note("'sluice accept' of this build has no option --driver")
+        on.result["outcome"] = "skipped"
+        return
+    report = on.out / "accept.md"
+    done = on.run("accept", "--driver", on.driver, "--repeat", 20 if on.quick else 100, "--report", report,
+                  "--profile", on.out / "profile.toml", limit=on.deadline - now() - 5)
+    if done.returncode != 0:
+        raise Failure(f"sluice accept ended with code {done.returncode}: {last_line(done.stderr)}; see {report}")
+
+
+PARTS = {each.__name__: each for each in (doctor, queues, hold, table, faults, several, accept)}
+
+
+class OutOfTime(BaseException):
+    pass
+
+
+def run_part(on, name, limit):
+    on.part = name
+    on.result = {"outcome": "passed", "seconds": 0, "problems": [], "notes": [], "figures": {}}
+    on.deadline = now() + limit
+    print(f"=== {name}: {PARTS[name].__doc__}", flush=True)
+    start = now()
+    before = kernel_log()
+
+    def expired(*_):
+        raise OutOfTime
+
+    signal.signal(signal.SIGALRM, expired)
+    signal.alarm(int(limit))
+    try:
+        PARTS[name](on)
+    except OutOfTime:
+        on.problem(f"the part did not end within {limit} s")
+    except (Failure, OSError, subprocess.SubprocessError, LookupError, ValueError) as error:
+        on.problem(str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}")
+    finally:
+        signal.alarm(0)
+        for problem in on.clean():
+            on.problem(f"at the end of the part: {problem}")
+    added = of_driver(new_lines(before, kernel_log()))
+    for line in added:
+        if "Xid" in line:
+            on.problem(f"the kernel's log: {line}")
+    on.result["kernel_log"] = added[:100]
+    if added:
+        on.note(f"the kernel's log: {len(added)} new lines of the driver, the first one: {added[0]}")
+    if on.result["problems"]:
+        on.result["outcome"] = "failed"
+    on.result["seconds"] = round(now() - start, 1)
+    print(f"=== {name}: {on.result['outcome']} after {on.result['seconds']:g} s", flush=True)
+    return on.result
+
+
+def visible_gpus():
+    """Names of the GPUs, and the driver's version."""
+    done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                          capture_output=True, text=True, check=False)
+    rows = [[cell.strip() for cell in row] for row in csv.reader(done.stdout.splitlines()) if len(row) == 2]
+    if done.returncode != 0 or not rows:
+        print(f"nvidia.py: nvidia-smi lists no GPU: {last_line(done.stdout + done.stderr)}", file=sys.stderr)
+        sys.exit(2)
+    return [name for name, _ in rows], rows[0][1]
+
+
+def run(chosen):
+    unknown = [each for each in chosen.parts if each not in PARTS]
+    if unknown:
+        print(f"nvidia.py: unknown part '{unknown[0]}'; parts: {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    on = Context(chosen)
+    on.out.mkdir(parents=True, exist_ok=True)
+    on.gpus, driver = visible_gpus()
+    date = datetime.datetime.now(datetime.timezone.utc)
+    document = {"version": 1, "gpu": on.gpus[0], "gpus": len(on.gpus), "driver": driver, "kernel": os.uname().release,
+                "date": date.isoformat(timespec="seconds"), "sluice": chosen.revision, "quick": chosen.quick,
+                "parts": {}}
+    file = on.out / f"nvidia-{date:%Y%m%dT%H%M%SZ}.json"
+    try:
+        done = subprocess.run([on.load, "calibrate"], env=on.environment, capture_output=True, text=True, check=False,
+                              timeout=2 * PATIENCE)
+        if done.returncode != 0:
+            print(f"nvidia.py: {last_line(done.stderr)}", file=sys.stderr)
+            return 2
+        document["iterations_per_us"] = on.rates = json.loads(done.stdout)
+        on.torch = subprocess.run([sys.executable, "-c", "import torch; assert torch.cuda.is_available()"],
+                                  env=on.environment, capture_output=True, check=False).returncode == 0
+        document["pytorch"] = on.torch
+        if not on.torch:
+            print("PyTorch cannot be imported, or sees no GPU: the parts queues and hold test CUDA programs only")
+        for name in chosen.parts or PARTS:
+            document["parts"][name] = run_part(on, name, 120 if chosen.quick else 480)
+            file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    finally:
+        on.clean()
+        shutil.rmtree(on.scratch, ignore_errors=True)
+    failed = [name for name, part in document["parts"].items() if part["outcome"] == "failed"]
+    print(f"results: {file}")
+    print("failed: " + ", ".join(failed) if failed else "no part failed")
+    return 1 if failed else 0
+
+
+def cell(value):
+    return " / ".join(f"{each:g}" for each in value["values"]) + (f" {value['unit']}" if value["unit"] else "")
+
+
+def report(files):
+    documents = []
+    for name in files:
+        try:
+            document = json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
+            column = tuple(document[key] for key in ("gpu", "driver", "sluice"))
+            documents.append((document["date"], column, document["parts"], document["quick"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"nvidia.py: {name} is not a file of results: {error!r}", file=sys.stderr)
+            return 2
+    documents.sort(key=lambda each: each[0])
+    columns = sorted({column for _, column, _, _ in documents})
+    rows = {}
+    for date, column, parts, quick in documents:
+        outcomes = rows.setdefault("date", {})
+        outcomes[column] = date[:10]
+        for name, part in parts.items():
+            text = part["outcome"] + (" (quick)" if quick else "")
+            rows.setdefault(f"part {name}", {})[column] = text
+            for figure, value in part["figures"].items():
+                rows.setdefault(figure, {})[column] = cell(value)
+    print("| | " + " | ".join(f"{gpu}, driver {driver}, sluice {sluice}" for gpu, driver, sluice in columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for name, values in rows.items():
+        print(f"| {name} | " + " | ".join(values.get(column, "-") for column in columns) + " |")
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("--bin", required=True, help="folder of sluice")
+    running.add_argument("--library", required=True, help="libsluice_client.so.0")
+    running.add_argument("--load", required=True, help="the program gpu_load")
+    running.add_argument("--out", default="nvidia-results", help="folder of the results")
+    running.add_argument("--revision", default="unknown", help="revision of sluice")
+    running.add_argument("--driver", default="nvidia", help="driver of sluice")
+    running.add_argument("--quick", action="store_true")
+    running.add_argument("parts", nargs="*")
+    reporting = commands.add_parser("report")
+    reporting.add_argument("files", nargs="+")
+    chosen = parser.parse_args()
+    return run(chosen) if chosen.command == "run" else report(chosen.files)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
