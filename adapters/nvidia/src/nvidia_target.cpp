@@ -118,7 +118,7 @@ result<void> nvidia_target::check_sharers() {
   for (const remote_fd& each : clients_->sharers(users_.now())) {
     const auto start = start_time_of(each.pid);
     if (!start) continue;
-    if (host_.admits && host_.admits(each.pid, *start)) continue;
+    if (host_.is_offline && host_.is_offline(each.pid, *start)) continue;
     return refuse("shares its connection to the driver with process " + std::to_string(each.pid) +
                   " (" + command_of(each.pid) + "), which is not offline");
   }
