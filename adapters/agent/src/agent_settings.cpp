@@ -28,6 +28,7 @@ constexpr std::string_view usage =
     "                     for N milliseconds (default: 500)\n"
     "  --rescue           resume what an agent suspended that was killed together with\n"
     "                     its guardian, then exit; see 'sluice rescue'\n"
+    "  --everything       with --rescue: resume all processes of the driver\n"
     "  --help             print this text\n"
     "  --version          print the version; the host must come from the same build\n"
     "\n"
@@ -97,8 +98,11 @@ agent_settings parse(int argc, char** argv, const acting_drivers& drivers) {
       std::puts("sluice-agent " SLUICE_VERSION);
       end(0);
     }
-    if (name == "--of-a-node" || name == "--rescue") {
-      (name == "--rescue" ? chosen.rescue : chosen.of_a_node) = true;
+    if (bool* const flag = name == "--of-a-node"    ? &chosen.of_a_node
+                           : name == "--rescue"     ? &chosen.rescue
+                           : name == "--everything" ? &chosen.everything
+                                                    : nullptr) {
+      *flag = true;
       continue;
     }
     if (name != "--driver" && name != "--set" && name != "--owner-lock" && name != "--lease-ms" &&
@@ -116,6 +120,8 @@ agent_settings parse(int argc, char** argv, const acting_drivers& drivers) {
       chosen.choice.settings.emplace(value.substr(0, at), value.substr(at + 1));
     }
   }
+  if (chosen.everything && (!chosen.rescue || chosen.choice.driver.empty()))
+    fail("--everything needs --rescue and --driver; see --help");
   if (chosen.rescue) return chosen;
   if (!has_host())
     fail(

@@ -18,6 +18,7 @@ struct agent_settings {
   std::string roles{};
   bool of_a_node = false;
   bool rescue = false;
+  bool everything = false;  ///< Of a rescue.
   duration lease = std::chrono::milliseconds{500};
 };
 

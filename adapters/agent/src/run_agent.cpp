@@ -85,31 +85,105 @@ std::size_t release_leftovers(hold_record& record, const acting_drivers& drivers
   return release_all(record, *driver, patience, say);
 }
 
-/// `sluice rescue`. \return the exit status.
-int rescue(const agent_settings& chosen, const acting_drivers& drivers) {
-  const message_sink say = [](std::string_view words) {
-    std::fprintf(stderr, "sluice-agent: %.*s\n", static_cast<int>(words.size()), words.data());
-  };
-  const std::string path =
-      holds_beside(chosen.owner_lock.empty() ? default_owner_lock : chosen.owner_lock);
-  const auto fail = [&](const std::string& why) {
-    say("cannot rescue: " + why);
-    return 1;
-  };
-  if (const std::string why = refused_privileges(chosen, nullptr); !why.empty()) return fail(why);
-  const auto seen = hold_record::look(path);
-  if (!seen) return fail("cannot read " + path + ": " + seen.error().message());
-  if (seen->holds.empty()) {
-    std::puts("nothing is held");
-    return 0;
+/// `sluice rescue`.
+class rescuer {
+ public:
+  rescuer(const agent_settings& chosen, const acting_drivers& drivers)
+      : chosen_(chosen),
+        drivers_(drivers),
+        owner_(chosen.owner_lock.empty() ? default_owner_lock : chosen.owner_lock) {}
+
+  /// \return the exit status.
+  int run() {
+    if (const std::string why = refused_privileges(chosen_, nullptr); !why.empty()) {
+      say("cannot rescue: " + why);
+      return 1;
+    }
+    bool failed = false;
+    std::vector<std::string> locks{owner_};
+    for (unsigned which = 1; which <= most_hand_locks; ++which)
+      locks.push_back(hand_lock(owner_, which));
+    for (const auto& each : locks) failed |= !rescue_beside(each);
+    if (held_ != 0)
+      std::printf("resumed: %zu of %zu\n", held_ - still_, held_);
+    else if (!failed && !owned_ && !chosen_.everything)
+      std::puts("nothing is held");
+    std::fflush(stdout);
+    if (chosen_.everything) return release_everything(locks) && !failed ? 0 : 1;
+    return failed || still_ != 0 ? 1 : 0;
   }
-  const auto record = hold_record::open(path, rescue_patience, say);
-  if (!record) return 1;
-  const std::size_t held = (*record)->held().size();
-  const std::size_t still = release_leftovers(**record, drivers, rescue_patience, say);
-  std::printf("resumed: %zu of %zu\n", held - still, held);
-  return still == 0 ? 0 : 1;
-}
+
+ private:
+  static void say(std::string_view words) {
+    std::fprintf(stderr, "sluice-agent: %.*s\n", static_cast<int>(words.size()), words.data());
+  }
+
+  /// \return false where the record cannot be looked at.
+  bool rescue_beside(const std::string& lock) {
+    const std::string path = holds_beside(lock);
+    const auto seen = hold_record::look(path);
+    const bool by_hand = lock != owner_;
+    if (!seen) {
+      // Of another user, whose it is to look.
+      if (by_hand && seen.error() == boost::system::errc::permission_denied) return true;
+      say("cannot rescue: cannot read " + path + ": " + seen.error().message());
+      return false;
+    }
+    if (seen->holds.empty()) return true;
+    if (const auto owner = node_lock::look(lock); owner && *owner && !(*owner)->ended) {
+      owned_ = true;
+      std::printf("%s is owned by %s; that agent resumes what it suspended\n", lock.c_str(),
+                  (*owner)->words.c_str());
+      return by_hand;  // what a 'sluice suspend' holds is to be held
+    }
+    const auto record = hold_record::open(path, rescue_patience, say);
+    if (!record) return false;
+    held_ += (*record)->held().size();
+    still_ += release_leftovers(**record, drivers_, rescue_patience, say);
+    return true;
+  }
+
+  /// No agent may begin meanwhile.
+  bool release_everything(const std::vector<std::string>& locks) {
+    const auto driver = make(drivers_, chosen_.choice.driver);
+    std::string why = driver == nullptr ? "this program has no driver '" + chosen_.choice.driver +
+                                              "'; it has: " + names_of(drivers_)
+                                        : apply(chosen_.choice, *driver);
+    if (why.empty() && ::getauxval(AT_SECURE) != 0) why = driver->distrust();
+    std::vector<std::unique_ptr<node_lock>> taken;
+    for (const auto& each : locks) {
+      if (!why.empty()) break;
+      const auto owner = node_lock::look(each);
+      if (owner && *owner) {
+        why = each + " is owned by " + (*owner)->words +
+              (each == owner_ ? "; 'sluice pause' makes it resume everything; to go on without it, "
+                                "stop that program"
+                              : "; run 'sluice resume' for the process that it holds");
+        break;
+      }
+      auto lock = node_lock::acquire(each, [&why](std::string_view words) { why = words; });
+      if (lock) taken.push_back(std::move(*lock));
+    }
+    if (!why.empty()) {
+      say("cannot resume everything: " + why);
+      return false;
+    }
+    const auto done = driver->release_everything(say);
+    if (!done) {
+      say("cannot resume everything: " + done.error().message());
+      return false;
+    }
+    std::printf("everything that uses the driver %s runs\n", chosen_.choice.driver.c_str());
+    return true;
+  }
+
+  const agent_settings& chosen_;
+  const acting_drivers& drivers_;
+  const std::string owner_;
+  std::size_t held_ = 0;
+  std::size_t still_ = 0;
+  bool owned_ = false;
+};
 
 /// The driver's settings are in force, and the host is left. One object for what lives as long as
 /// the agent.
@@ -302,7 +376,7 @@ class starting {
 
 int run_agent(int argc, char** argv, const acting_drivers& drivers) {
   const agent_settings chosen = parse(argc, argv, drivers);
-  if (chosen.rescue) return rescue(chosen, drivers);
+  if (chosen.rescue) return rescuer{chosen, drivers}.run();
   ::umask(022);
   leave_the_host();
   return starting{chosen, drivers}.run();

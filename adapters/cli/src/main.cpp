@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
       add_suspend(program, known),
       add_resume(program),
       add_release(program),
-      add_rescue(program),
+      add_rescue(program, known),
       add_breaker(program, known),
       add_run(program, known),
       add_check(program, known),

@@ -48,7 +48,7 @@ subcommand add_policy(CLI::App& program);
 subcommand add_queues(CLI::App& program, const driver_list& known);
 subcommand add_release(CLI::App& program);
 subcommand add_replay(CLI::App& program);
-subcommand add_rescue(CLI::App& program);
+subcommand add_rescue(CLI::App& program, const driver_list& known);
 subcommand add_resume(CLI::App& program);
 subcommand add_role(CLI::App& program);
 subcommand add_run(CLI::App& program, const driver_list& known);

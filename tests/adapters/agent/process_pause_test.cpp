@@ -448,7 +448,7 @@ TEST_F(ProcessPause, IsNotUndoneByARescueWhileTheAgentLives) {
   ASSERT_TRUE(suspend(loop));
   std::string output;
   EXPECT_EQ(rescue(output), 1);
-  EXPECT_THAT(output, HasSubstr("another agent or its guardian still has"));
+  EXPECT_THAT(output, HasSubstr("that agent resumes what it suspended"));
   EXPECT_TRUE(stays_paused());
 }
 

@@ -181,6 +181,52 @@ TEST_F(AgentHolder, ItsEndInAnyWayResumesTheProcess) {
   }
 }
 
+TEST_F(AgentHolder, IsRescuedWhereNoProcessIsLeftToResumeIt) {
+  const auto kill_all = [&](command& holder) {
+    const pid_t agent = agent_of("owner.1");
+    const pid_t guardian = guardian_of(agent);
+    ASSERT_GT(agent, 1);
+    ASSERT_GT(guardian, 1);
+    // None of them can act while it is stopped, nor on the way from that to its death.
+    holder.signal(SIGSTOP);
+    ::kill(guardian, SIGSTOP);
+    ::kill(agent, SIGKILL);
+    ASSERT_TRUE(eventually(patience, [&] { return !node_lock::owner(directory() + "/owner.1"); }));
+    ::kill(guardian, SIGKILL);
+    holder.signal(SIGKILL);
+    ASSERT_TRUE(eventually(patience, [&] { return state_of(guardian) == '?'; }));
+  };
+  {
+    auto holder = start({"suspend", pid()});
+    ASSERT_TRUE(holder.says("held by process")) << holder.err();
+    ASSERT_TRUE(stopped());
+    const auto early = run({"rescue"});
+    EXPECT_EQ(early.code, 0) << early.err;
+    EXPECT_THAT(early.out,
+                ContainsRegex("owner.1 is owned by process [0-9]+ .*; that agent resumes"));
+    EXPECT_EQ(state_of(target_.pid()), 'T');
+    EXPECT_EQ(run({"rescue", "--everything"}).code, 1);
+    kill_all(holder);
+    EXPECT_EQ(state_of(target_.pid()), 'T');
+  }
+  const auto rescued = run({"rescue"});
+  EXPECT_EQ(rescued.out, "resumed: 1 of 1\n") << rescued.err;
+  EXPECT_EQ(rescued.code, 0);
+  EXPECT_TRUE(runs());
+  EXPECT_EQ(run({"rescue"}).out, "nothing is held\n");
+
+  // Of which no record is left.
+  target_.signal(SIGSTOP);
+  ASSERT_TRUE(stopped());
+  const std::string config = made_.path() + "/sluice.toml";
+  std::ofstream{config} << "[daemon]\ndirectory = \"" << directory() << "\"\nagent = \"" << program
+                        << "\"\n";
+  command all{program, {"rescue", "--everything", "--config", config}, environment()};
+  EXPECT_EQ(all.ends(), 0) << all.err();
+  EXPECT_EQ(all.out(), "everything that uses the driver stopper runs\n");
+  EXPECT_TRUE(runs());
+}
+
 TEST_F(AgentHolder, SaysWhyAProcessIsNotHeld) {
   describe("refused");
   const auto refused = run({"suspend", pid()});

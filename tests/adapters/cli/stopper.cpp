@@ -171,6 +171,10 @@ class acting_stopper final : public agent::acting_driver {
     if (::kill(what.pid, SIGCONT) != 0) return last_system_error();
     return {};
   }
+  result<void> release_everything(const message_sink&) override {
+    for (const pid_t pid : pids_in(folder_)) (void)::kill(pid, SIGCONT);
+    return {};
+  }
 
  private:
   std::string folder_;
@@ -182,7 +186,7 @@ int run_command(int argc, char** argv) {
   CLI::App program{"Tries a driver that acts in the agent alone.", "stopper"};
   const driver_list known{[] { return std::make_unique<stopper>(); }};
   const std::vector<subcommand> all{
-      add_suspend(program, known), add_resume(program), add_rescue(program),
+      add_suspend(program, known), add_resume(program), add_rescue(program, known),
       add_run(program, known),     add_status(program), add_why(program),
   };
   try {
