@@ -70,7 +70,7 @@ class nvidia_acting_driver final : public agent::acting_driver {
     users_.emplace(std::move(*device));
     host_ = host;
     const auto make = [this](process_id, pid_t pid, std::uint64_t start_time) {
-      return std::make_unique<nvidia_target>(*users_, host_, pid, start_time);
+      return std::make_unique<nvidia_target>(*users_, calls_, host_, pid, start_time);
     };
     return agent::make_lane_side(
         {.acting = {"FIFO_DISABLE_CHANNELS",
@@ -104,10 +104,31 @@ class nvidia_acting_driver final : public agent::acting_driver {
     return done;
   }
 
+  result<void> release_everything(const message_sink& say) override {
+    const auto device = device_file::at(where_.device);
+    if (!device) {
+      say("cannot find " + where_.device + ": " + device.error().message());
+      return device.error();
+    }
+    result<void> done;
+    std::set<pid_t> pids;
+    for (const remote_fd& each : list_users(*device)) pids.insert(each.pid);
+    for (const pid_t pid : pids) {
+      const auto start = start_time_of(pid);
+      const auto released = release_everything_of(pid, *device);
+      if (released || !start || start_time_of(pid) != start) continue;
+      say("cannot resume process " + std::to_string(pid) + " (" + command_of(pid) +
+          "): " + released.error().message());
+      done = released;
+    }
+    return done;
+  }
+
  private:
   roots where_;
   bool allow_untested_ = false;
   std::optional<user_list> users_;
+  channel_calls calls_;
   agent::acting_host host_;
 };
 

@@ -6,6 +6,8 @@ namespace sluice::nvidia {
 
 namespace {
 
+constexpr std::size_t most_channels = uapi::NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES;
+
 /// Whether the driver did not find what the call names.
 bool names_a_gone_one(const rm_status& status) {
   return status.is(uapi::NV_ERR_OBJECT_NOT_FOUND) || status.is(uapi::NV_ERR_INVALID_CLIENT) ||
@@ -14,24 +16,54 @@ bool names_a_gone_one(const rm_status& status) {
 
 }  // namespace
 
-rm_status change(const rm_client& client, uapi::NvHandle subdevice, bool disable,
-                 std::span<const channel_name> channels,
-                 const std::function<void(std::size_t, channel_state)>& became) {
-  constexpr std::size_t most = uapi::NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES;
-  rm_status refused;
-  for (std::size_t first = 0; first < channels.size(); first += most) {
-    const auto part = channels.subspan(first, std::min(most, channels.size() - first));
-    const rm_status done = client.disable(subdevice, disable, part);
-    if (!done) refused = done;
-    if (done || part.size() == 1 || !names_a_gone_one(done)) {
-      const auto all = done                     ? channel_state::changed
-                       : names_a_gone_one(done) ? channel_state::gone
-                                                : channel_state::doubtful;
-      for (std::size_t index = 0; index < part.size(); ++index) became(first + index, all);
+rm_status channel_calls::call(const rm_client& client, uapi::NvHandle subdevice, gpu_id gpu,
+                              bool disable, std::span<const channel_name> channels) {
+  request own{.disable = disable, .channels = channels};
+  std::unique_lock lock{mutex_};
+  device& on = devices_[gpu];
+  on.waiting.push_back(&own);
+  freed_.wait(lock, [&] { return own.answered || !on.busy; });
+  if (own.answered) return own.answer;
+  // This thread calls, for all that wait for the same and have room beside its own channels.
+  std::vector<request*> shared{&own};
+  std::vector<channel_name> names{channels.begin(), channels.end()};
+  on.waiting.remove(&own);
+  for (auto each = on.waiting.begin(); each != on.waiting.end();) {
+    if ((*each)->disable != disable || names.size() + (*each)->channels.size() > most_channels) {
+      ++each;
       continue;
     }
-    // The call may have disabled those that it names before that one. An enable too many is
-    // harmless.
+    names.insert(names.end(), (*each)->channels.begin(), (*each)->channels.end());
+    shared.push_back(*each);
+    each = on.waiting.erase(each);
+  }
+  on.busy = true;
+  lock.unlock();
+  const rm_status answer = client.disable(subdevice, disable, names);
+  lock.lock();
+  on.busy = false;
+  for (request* const each : shared) {
+    each->answered = true;
+    each->answer = answer;
+  }
+  freed_.notify_all();
+  return answer;
+}
+
+rm_status channel_calls::change(const rm_client& client, uapi::NvHandle subdevice, gpu_id gpu,
+                                bool disable, std::span<const channel_name> channels,
+                                const std::function<void(std::size_t, channel_state)>& became) {
+  rm_status refused;
+  for (std::size_t first = 0; first < channels.size(); first += most_channels) {
+    const auto part = channels.subspan(first, std::min(most_channels, channels.size() - first));
+    const rm_status done = call(client, subdevice, gpu, disable, part);
+    if (done) {
+      for (std::size_t index = 0; index < part.size(); ++index)
+        became(first + index, channel_state::changed);
+      continue;
+    }
+    // What failed may be another client's part, and the call may have disabled those channels that
+    // it names before a channel that is gone. An enable too many is harmless.
     for (std::size_t index = 0; index < part.size(); ++index) {
       const auto one = part.subspan(index, 1);
       if (disable) (void)client.disable(subdevice, false, one);

@@ -1,13 +1,19 @@
 #pragma once
 /// \file
-/// Disables and enables channels of one client.
+/// Disables and enables channels. The driver serialises the calls for one GPU, and takes channels
+/// of several clients in a call: so threads that wait for the GPU share the next call.
 
 #include "client_objects.hpp"
 #include "rm.hpp"
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <list>
+#include <map>
+#include <mutex>
 #include <span>
+#include <vector>
 
 namespace sluice::nvidia {
 
@@ -17,14 +23,38 @@ enum class channel_state : std::uint8_t {
   doubtful  ///< The driver refused, and may have changed it before.
 };
 
-/// Disables or enables channels of one GPU, 64 in a call. After a call that names a channel that is
-/// gone, the rest are named one by one.
-/// \param client     one of those that the channels belong to.
-/// \param subdevice  of that client, on the channels' GPU.
-/// \param became     called once for each channel, by its index.
-/// \return the last refusal.
-rm_status change(const rm_client& client, uapi::NvHandle subdevice, bool disable,
-                 std::span<const channel_name> channels,
-                 const std::function<void(std::size_t, channel_state)>& became);
+/// Threading: any thread. Lifetime: longer than every call.
+class channel_calls {
+ public:
+  /// Disables or enables channels of one client on one GPU, 64 in a call. After a call that names a
+  /// channel that is gone, the rest are named one by one.
+  /// \param subdevice of that client, on the channels' GPU.
+  /// \param became    called once for each channel, by its index.
+  /// \return the last refusal.
+  rm_status change(const rm_client& client, uapi::NvHandle subdevice, gpu_id gpu, bool disable,
+                   std::span<const channel_name> channels,
+                   const std::function<void(std::size_t, channel_state)>& became);
+
+ private:
+  /// What one thread waits for.
+  struct request {
+    bool disable = false;
+    std::span<const channel_name> channels{};
+    bool answered = false;
+    rm_status answer{};
+  };
+  struct device {
+    bool busy = false;
+    std::list<request*> waiting{};
+  };
+
+  /// At most 64 channels, in a call that other requests may share. It fails as a whole.
+  rm_status call(const rm_client& client, uapi::NvHandle subdevice, gpu_id gpu, bool disable,
+                 std::span<const channel_name> channels);
+
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::map<gpu_id, device> devices_;
+};
 
 }  // namespace sluice::nvidia

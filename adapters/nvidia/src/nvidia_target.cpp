@@ -171,15 +171,15 @@ int nvidia_target::act(command_kind what, gpu_id gpu, std::span<const driver_que
   return error;
 }
 
-rm_status nvidia_target::change_all(
-    bool disable, std::span<const place> which,
-    const std::function<void(std::size_t, channel_state)>& became) const {
+rm_status nvidia_target::change_all(bool disable, std::span<const place> which,
+                                    const std::function<void(std::size_t, channel_state)>& became) {
   std::vector<channel_name> names;
   names.reserve(which.size());
   for (const place& each : which) names.push_back({each.in->client().handle(), each.channel});
   if (names.empty()) return {};
   const place& first = which.front();
-  return change(first.in->client(), first.group->subdevice, disable, names, became);
+  return calls_.change(first.in->client(), first.group->subdevice, first.group->gpu, disable, names,
+                       became);
 }
 
 int nvidia_target::suspend(gpu_id gpu, std::span<const driver_queue_id> queues,

@@ -26,9 +26,9 @@ namespace sluice::nvidia {
 /// be equal: then the process is not managed.
 class nvidia_target final : public agent::lane_target {
  public:
-  nvidia_target(user_list& users, const agent::acting_host& host, pid_t pid,
+  nvidia_target(user_list& users, channel_calls& calls, const agent::acting_host& host, pid_t pid,
                 std::uint64_t start_time)
-      : users_(users), host_(host), pid_(pid), start_time_(start_time) {}
+      : users_(users), calls_(calls), host_(host), pid_(pid), start_time_(start_time) {}
 
   result<std::vector<queue_info>> open() override;
   int event_fd() const noexcept override { return timer_.get(); }
@@ -56,12 +56,13 @@ class nvidia_target final : public agent::lane_target {
   int resume(gpu_id gpu, std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
   /// Calls change() for channels of one GPU. \return the last refusal.
   rm_status change_all(bool disable, std::span<const place> which,
-                       const std::function<void(std::size_t, channel_state)>& became) const;
+                       const std::function<void(std::size_t, channel_state)>& became);
   rm_status set_slice(const client_objects& in, uapi::NvHandle group, std::uint64_t microseconds);
   bool restore_slices(gpu_id on);
   result<void> refuse(const std::string& why) const;
 
   user_list& users_;
+  channel_calls& calls_;
   const agent::acting_host& host_;
   const pid_t pid_;
   const std::uint64_t start_time_;

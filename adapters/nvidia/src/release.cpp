@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace sluice::nvidia {
@@ -19,16 +20,17 @@ namespace {
 constexpr std::uint32_t most_disables = 8;
 
 bool enable_all(const client_objects& of, std::uint32_t times) {
-  std::map<uapi::NvHandle, std::vector<channel_name>> by_subdevice;
+  std::map<std::pair<gpu_id, uapi::NvHandle>, std::vector<channel_name>> by_subdevice;
   for (const auto& [handle, each] : of.channels())
     if (const channel_group* const in = of.group_of(each); in != nullptr)
-      by_subdevice[in->subdevice].push_back({of.client().handle(), handle});
+      by_subdevice[{in->gpu, in->subdevice}].push_back({of.client().handle(), handle});
   bool done = true;
-  for (const auto& [subdevice, names] : by_subdevice)
+  channel_calls calls;
+  for (const auto& [on, names] : by_subdevice)
     for (std::uint32_t time = 0; time < times; ++time)
-      (void)change(of.client(), subdevice, false, names, [&](std::size_t, channel_state state) {
-        done &= state != channel_state::doubtful;
-      });
+      (void)calls.change(
+          of.client(), on.second, on.first, false, names,
+          [&](std::size_t, channel_state state) { done &= state != channel_state::doubtful; });
   return done;
 }
 
