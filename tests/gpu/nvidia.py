@@ -366,7 +366,7 @@ class Context:
         self.environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                             "SLUICE_DIRECTORY": str(self.scratch), "SLUICE_ROLES": "store = ''",
                             "SLUICE_BREAKERS": str(self.scratch / "breakers")}
-        self.torch = None
+        self.torch = False
         self.rates = {}
         self.gpus = []
         self.part = ""
@@ -451,7 +451,8 @@ class Context:
         print(f"{self.part}: {text}", flush=True)
 
     def problem(self, text):
-        self.result["problems"].append(text)
+        if text not in self.result["problems"]:
+            self.result["problems"].append(text)
         self.say("FAILED: " + text)
 
     def note(self, text):
@@ -461,7 +462,7 @@ class Context:
     def figure(self, name, values, unit):
         values = [round(each, 3 if abs(each) < 100 else 1) for each in values]
         self.result["figures"][name] = {"values": values, "unit": unit}
-        self.say(f"{name}: {' / '.join(f'{each:g}' for each in values)} {unit}")
+        print(f"  {name}: {cell(self.result['figures'][name])}", flush=True)
 
 
 def spread(seconds):
@@ -648,7 +649,7 @@ def request_series(on, kind, daemon, page, seconds):
 
 def table(on):
     """latency of requests alone, beside offline work, and with a daemon"""
-    seconds = 2 if on.quick else 5
+    seconds = 3 if on.quick else 5
     rounds = 2 if on.quick else 9
     seen = collections.defaultdict(list)
     suspends = collections.Counter()
@@ -680,8 +681,9 @@ def table(on):
             if daemon:
                 counters = daemon.status()["statistics"]
                 suspends[mode] += counters["suspends"]
-                if any(counters["failures"].values()):
-                    on.note(f"{mode}: failures {counters['failures']}")
+                for failure, count in counters["failures"].items():
+                    if count:
+                        on.note(f"{mode}: {failure}: {count}")
                 if "hold" in mode and counters["suspends"] == 0:
                     on.problem(f"{mode}: the daemon suspended nothing")
                 if "quantum" in mode and counters.get("quanta") == 0:
@@ -805,8 +807,6 @@ def faults(on):
             elif load in on.loads:
                 on.loads.remove(load)
             load = on.offline(memory=2048)
-    if load in on.loads and load.process.poll() is None:
-        raise Failure("the held program was not killed")
 
 
 def several(on):
@@ -953,12 +953,14 @@ def run(chosen):
             print(f"nvidia.py: {last_line(done.stderr)}", file=sys.stderr)
             return 2
         document["iterations_per_us"] = on.rates = json.loads(done.stdout)
-        on.torch = subprocess.run([sys.executable, "-c", "import torch; assert torch.cuda.is_available()"],
-                                  env=on.environment, capture_output=True, check=False).returncode == 0
-        document["pytorch"] = on.torch
-        if not on.torch:
-            print("PyTorch cannot be imported, or sees no GPU: the parts queues and hold test CUDA programs only")
-        for name in chosen.parts or PARTS:
+        names = chosen.parts or list(PARTS)
+        if not {"queues", "hold"}.isdisjoint(names):
+            document["pytorch"] = on.torch = subprocess.run(
+                [sys.executable, "-c", "import torch; assert torch.cuda.is_available()"], env=on.environment,
+                capture_output=True, check=False).returncode == 0
+            if not on.torch:
+                print("PyTorch cannot be imported, or sees no GPU: the parts queues and hold test a CUDA program only")
+        for name in names:
             document["parts"][name] = run_part(on, name, 120 if chosen.quick else 480)
             file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     finally:

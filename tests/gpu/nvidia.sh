@@ -62,7 +62,7 @@ done
 [ -r "$library" ] || unable "$library does not exist; build sluice, or use --bundle DIR"
 [ -r "$include/sluice/client.h" ] || unable "$include/sluice/client.h does not exist; use a complete archive"
 dmesg >/dev/null 2>&1 || unable "dmesg cannot read the kernel's log; run this as root of the host"
-"$bin/sluice" queues --help | grep -q nvidia || unable "$bin/sluice has no driver 'nvidia'; use a newer build"
+grep -q nvidia <<<"$("$bin/sluice" queues --help)" || unable "$bin/sluice has no driver 'nvidia'; use a newer build"
 users=$(nvidia-smi --query-compute-apps=pid,name --format=csv,noheader) ||
   unable "nvidia-smi fails: $users"
 [ -z "$users" ] || unable "a GPU is in use by process ${users%%$'\n'*}; end it first"
