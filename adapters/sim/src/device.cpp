@@ -5,6 +5,7 @@
 #include "fuse_fs.hpp"
 #include "loop.hpp"
 #include "os_linux.hpp"
+#include "rm_driver.hpp"
 #include "root_directory.hpp"
 #include "tree.hpp"
 
@@ -18,7 +19,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace sluice::sim {
@@ -109,34 +112,43 @@ void run_device(const device_options& options, const std::function<void()>& read
   engine planned{clock::now()};
   realtime_loop loop{planned};
   // The order matters: what comes later uses what comes before.
+  std::unique_ptr<device_driver> simulated;
+  os_linux system{loop, [&simulated] { simulated->reap(); }};
   driver* kfd = nullptr;
-  os_linux system{loop, [&kfd] { kfd->reap(); }};
-  driver simulated{planned, system, options.node};
-  kfd = &simulated;
-  root_directory root{options.root, options.node.gpus.size(), options.node.debugfs_proc_dirs};
-  reaper exec_watch{loop, [&simulated] { simulated.reap(); }};
+  if (options.node.driver == driver_kind::nvidia) {
+    simulated = std::make_unique<rm_driver>(planned, system, options.node);
+  } else {
+    auto made = std::make_unique<driver>(planned, system, options.node);
+    kfd = made.get();
+    simulated = std::move(made);
+  }
+  root_directory root{options.root, options.node};
+  reaper exec_watch{loop, [&simulated] { simulated->reap(); }};
   fuse_fs files{loop,
-                simulated,
+                *simulated,
+                kfd,
                 static_tree{options.node},
                 {.mountpoint = root.mountpoint(), .allow_other = geteuid() == 0}};
 
-  simulated.on_process = [&](pid_t pid, bool appeared) {
-    files.process_changed(pid, appeared);
-    if (appeared) {
-      std::vector<root_directory::process_pasid> pasids;
-      for (const auto gpu : simulated.gpus_of(pid)) {
-        pasids.push_back({gpu, simulated.pasid_of(pid, gpu)});
+  simulated->on_process = [&](pid_t pid, bool appeared) {
+    if (kfd != nullptr) {
+      files.process_changed(pid, appeared);
+      if (appeared) {
+        std::vector<root_directory::process_pasid> pasids;
+        for (const auto gpu : kfd->gpus_of(pid)) pasids.push_back({gpu, kfd->pasid_of(pid, gpu)});
+        root.process_appeared(pid, pasids);
+      } else {
+        root.process_disappeared(pid);
       }
-      root.process_appeared(pid, pasids);
-    } else {
-      root.process_disappeared(pid);
     }
     exec_watch.process_changed(appeared);
   };
-  simulated.on_queue = [&files](pid_t pid) { files.queues_changed(pid); };
-  system.set_file_folder(root.mountpoint(), fuse_fs::handed_folder, fuse_fs::handed_file_of);
-  simulated.on_smi_event = [&files](std::uint64_t client) { files.smi_event(client); };
-  loop.on_late = [&simulated](duration late) { simulated.record_lateness(late); };
+  if (kfd != nullptr) {
+    kfd->on_queue = [&files](pid_t pid) { files.queues_changed(pid); };
+    system.set_file_folder(root.mountpoint(), fuse_fs::handed_folder, fuse_fs::handed_file_of);
+    kfd->on_smi_event = [&files](std::uint64_t client) { files.smi_event(client); };
+  }
+  loop.on_late = [&simulated](duration late) { simulated->lateness.record(late); };
   bool unmounted = false;
   files.on_unmounted = [&] {
     unmounted = true;
@@ -147,9 +159,11 @@ void run_device(const device_options& options, const std::function<void()>& read
   ready();
   loop.run();
   // The processes that still use the device must not announce their end to what is being removed.
-  simulated.on_process = nullptr;
-  simulated.on_queue = nullptr;
-  simulated.on_smi_event = nullptr;
+  simulated->on_process = nullptr;
+  if (kfd != nullptr) {
+    kfd->on_queue = nullptr;
+    kfd->on_smi_event = nullptr;
+  }
   if (unmounted) {
     throw std::runtime_error{"simulated device stopped: another process unmounted " +
                              root.mountpoint() + "; start sluice-sim again"};

@@ -16,7 +16,7 @@ driver::driver(engine& events, os& system, const profile& node)
     : impl_{std::make_unique<impl>(*this, events, system, node)} {}
 driver::~driver() = default;
 
-int driver::open(pid_t tid, file_id& out) { return impl_->open(tid, out); }
+int driver::open(pid_t tid, std::uint32_t, file_id& out) { return impl_->open(tid, out); }
 void driver::release(file_id file) { impl_->release(file); }
 request_id driver::ioctl(pid_t tid, file_id file, std::uint32_t command,
                          std::span<const std::byte> in, ioctl_done done) {
@@ -42,7 +42,6 @@ int driver::smi_read(std::uint64_t number, std::size_t room, std::string& out) {
 }
 bool driver::smi_readable(std::uint64_t number) const { return impl_->smi_readable(number); }
 std::string driver::stats_json() const { return impl_->stats_json(); }
-void driver::record_lateness(duration late) { impl_->lateness_.record(late); }
 
 void driver::fail_next_cycle(std::uint32_t gpu_id, duration lasts, after_failure then) {
   if (gpu_node* node = impl_->gpu(gpu_id)) {

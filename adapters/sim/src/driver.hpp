@@ -3,6 +3,8 @@
 /// The simulated KFD: the driver's state machine for one node, above a GPU model and below whoever
 /// carries its calls (fuse_fs.hpp, or a test). Runlist scheduling (CPSCH) as on gfx9.
 
+#include "device_driver.hpp"
+
 #include <sys/types.h>
 
 #include <cstddef>
@@ -23,15 +25,6 @@ class engine;
 class os;
 struct profile;
 
-using file_id = std::uint64_t;     ///< One open of the device node; 0 is none.
-using request_id = std::uint64_t;  ///< One ioctl in progress; 0 is none.
-
-struct ioctl_reply {
-  int result = 0;              ///< >= 0: the ioctl's value; < 0: -errno (-512 = ERESTARTSYS).
-  std::vector<std::byte> out;  ///< Copied back even when result < 0; empty for write-only commands.
-};
-using ioctl_done = std::function<void(ioctl_reply)>;
-
 /// Commands that the driver has and the simulator has not answer EOPNOTSUPP, which the driver
 /// itself gives for none of them.
 ///
@@ -40,15 +33,13 @@ using ioctl_done = std::function<void(ioctl_reply)>;
 /// and only then waiters are woken. In virtual time, therefore, step from event to event
 /// (run_until(*next())) while clients have work.
 ///
-/// Threading: every member on the engine's thread.
-/// Lifetime:  engine, os and profile outlive it. Calls in progress at its destruction get no reply.
-/// Errors:    as the driver's: negative errno values, never exceptions.
-class driver {
+/// It has one node, which `open` counts as node 0.
+///
+/// Lifetime:  engine, os and profile outlive it.
+class driver final : public device_driver {
  public:
   driver(engine& events, os& system, const profile& node);
-  ~driver();
-  driver(const driver&) = delete;
-  driver& operator=(const driver&) = delete;
+  ~driver() override;
 
   /// What clients map of the device node lies at offsets from mmap_begin up to mmap_end. It is
   /// memory that begins as zeros and that the device neither reads nor writes: a store to a
@@ -56,22 +47,13 @@ class driver {
   static constexpr std::uint64_t mmap_begin = std::uint64_t{1} << 60U;
   static constexpr std::uint64_t mmap_end = std::uint64_t{1} << 62U;
 
-  /// open(2) of the device node by thread `tid`. \return 0 or -errno.
-  int open(pid_t tid, file_id& out);
-  /// Last close of that open file. Drops nothing visible: the kfd_process lives as long as its mm.
-  void release(file_id file);
-
-  /// Starts an ioctl. `done` is called exactly once, on the engine's thread, possibly before this
-  /// returns (then the id is 0).
+  int open(pid_t tid, std::uint32_t node, file_id& out) override;
+  /// Drops nothing visible: the kfd_process lives as long as its mm.
+  void release(file_id file) override;
   request_id ioctl(pid_t tid, file_id file, std::uint32_t command, std::span<const std::byte> in,
-                   ioctl_done done);
-  /// A signal is pending for the caller: interruptible waits end with ERESTARTSYS (the runtime's
-  /// handshake, a semaphore's, with EINTR), others go on.
-  void interrupt(request_id request);
-
-  /// Looks at every known address space and cleans up after those that are gone. The owner calls it
-  /// when a pidfd fires and at least every 10 ms (an exec announces itself to nobody).
-  void reap();
+                   ioctl_done done) override;
+  void interrupt(request_id request) override;
+  void reap() override;
 
   /// Texts of debugfs, generated now.
   std::string mqds() const;
@@ -103,9 +85,6 @@ class driver {
   /// Compute units that the process occupies on that GPU: its running waves, packed as densely as
   /// they go (kfd_get_cu_occupancy: rounded up). Nothing where the GPU does not count them.
   std::optional<std::uint32_t> cu_occupancy(pid_t pid, std::uint32_t gpu_id) const;
-  /// Called (on the engine's thread) when a kfd_process appears (true) or disappears (false). An
-  /// exec'd process disappears before it appears anew.
-  std::function<void(pid_t, bool)> on_process;
   /// Called (on the engine's thread) when a queue of that process was made or destroyed.
   std::function<void(pid_t)> on_queue;
 
@@ -122,13 +101,8 @@ class driver {
   /// Called (on the engine's thread) when something was queued for that client.
   std::function<void(std::uint64_t)> on_smi_event;
 
-  /// Does what one line of `sim/control` says. \return 0, or -EINVAL and a sentence in `problem`.
-  int control(std::string_view line, std::string& problem);
-
-  /// Accounting for demo and tests, as JSON text (see the folder's README for the fields).
-  std::string stats_json() const;
-  /// A wake-up for planned events came `late`: into stats_json().
-  void record_lateness(duration late);
+  int control(std::string_view line, std::string& problem) override;
+  std::string stats_json() const override;
 
   enum class after_failure : std::uint8_t {
     reset,    ///< As hardware does: every GPU of the hive is reset.

@@ -1,37 +1,16 @@
 /// Faults that somebody outside commands (`sim/control`).
 
+#include "control_text.hpp"
 #include "driver_state.hpp"
 #include "parse_number.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string_view>
 
-#include "sluice/duration_text.hpp"
-
 namespace sluice::sim {
 
 namespace {
-
-std::vector<std::string_view> words_of(std::string_view line) {
-  std::vector<std::string_view> out;
-  for (;;) {
-    const auto from = line.find_first_not_of(" \t\r");
-    if (from == std::string_view::npos) return out;
-    line.remove_prefix(from);
-    const auto length = std::min(line.find_first_of(" \t\r"), line.size());
-    out.push_back(line.substr(0, length));
-    line.remove_prefix(length);
-  }
-}
-
-std::string quoted(std::string_view text) { return "'" + std::string{text} + "'"; }
-
-struct named_number {
-  std::string_view name;
-  std::uint32_t number;
-};
 
 /// Calls that can be told to fail or to wait: DBG_TRAP and CRIU_OP by operation as well.
 constexpr std::array commands{
@@ -74,22 +53,6 @@ constexpr std::array errors{
     named_number{"ETIME", ETIME},
 };
 
-template <std::size_t Count>
-std::optional<std::uint32_t> number_of(const std::array<named_number, Count>& all,
-                                       std::string_view name) {
-  const auto found = std::find_if(all.begin(), all.end(),
-                                  [name](const named_number& one) { return one.name == name; });
-  if (found == all.end()) return std::nullopt;
-  return found->number;
-}
-
-template <std::size_t Count>
-std::string list(const std::array<named_number, Count>& all) {
-  std::string out;
-  for (const auto& each : all) out += (out.empty() ? "" : ", ") + std::string{each.name};
-  return out;
-}
-
 /// COMMAND or COMMAND:OPERATION. \return an empty string, or what is wrong.
 std::string read_call(std::string_view text, driver::call_fault& fault) {
   const auto colon = text.find(':');
@@ -115,32 +78,6 @@ std::string read_call(std::string_view text, driver::call_fault& fault) {
   return {};
 }
 
-constexpr std::uint32_t most_times = 1'000'000'000;
-constexpr std::uint32_t most_pid = 4'194'304;  // the kernel's PID_MAX_LIMIT
-
-/// caller=PID, target=PID, times=N. \return an empty string, or what is wrong.
-std::string read_conditions(std::span<const std::string_view> words, driver::call_fault& fault) {
-  for (const auto word : words) {
-    const auto equals = std::min(word.find('='), word.size());
-    const auto key = word.substr(0, equals);
-    const bool is_count = key == "times";
-    if (!is_count && key != "caller" && key != "target")
-      return "unknown condition " + quoted(word) + "; available: caller=PID, target=PID, times=N";
-    const std::uint32_t most = is_count ? most_times : most_pid;
-    const auto value = parse_number<std::uint32_t>(word.substr(std::min(equals + 1, word.size())));
-    if (!value || *value == 0 || *value > most)
-      return "invalid condition " + quoted(word) + ": expected " + std::string{key} +
-             "=N with N from 1 to " + std::to_string(most);
-    if (key == "caller")
-      fault.caller = static_cast<pid_t>(*value);
-    else if (key == "target")
-      fault.target = static_cast<pid_t>(*value);
-    else
-      fault.times = *value;
-  }
-  return {};
-}
-
 constexpr std::string_view all_commands =
     "fail-cycle GPU DURATION [goes-on], reset GPU, evict PID GPU, restore PID GPU, vmfault PID "
     "GPU, activation PID busy|error, answer CALL ERRNO [CONDITION...], delay CALL DURATION "
@@ -153,7 +90,6 @@ int driver::control(std::string_view line, std::string& problem) {
 }
 
 int driver::impl::control(std::string_view line, std::string& problem) {
-  using namespace std::chrono_literals;
   const auto words = words_of(line);
   if (words.empty() || words[0].starts_with('#')) return 0;
   const auto name = words[0];
@@ -178,18 +114,11 @@ int driver::impl::control(std::string_view line, std::string& problem) {
               ": expected the pid of a process that opened the device";
     return nullptr;
   };
-  const auto time_of = [&](std::string_view text) -> std::optional<duration> {
-    const auto time = parse_duration(text);
-    if (time && *time >= duration::zero() && *time <= 60s) return time;
-    problem = "invalid duration " + quoted(text) + ": expected 0s to 60s, such as 9s or 20ms";
-    return std::nullopt;
-  };
-
   if (name == "fail-cycle") {
     const bool goes_on = words.size() == 4 && words[3] == "goes-on";
     if (words.size() != 3 && !goes_on) return fail("usage: fail-cycle GPU DURATION [goes-on]");
     gpu_node* node = find_gpu(words[1]);
-    const auto lasts = node == nullptr ? std::nullopt : time_of(words[2]);
+    const auto lasts = node == nullptr ? std::nullopt : read_duration(words[2], problem);
     if (!lasts) return -EINVAL;
     outer_.fail_next_cycle(node->shape.gpu_id, *lasts,
                            goes_on ? after_failure::goes_on : after_failure::reset);
@@ -235,11 +164,12 @@ int driver::impl::control(std::string_view line, std::string& problem) {
       if (!error) return fail("unknown error " + quoted(words[2]) + "; available: " + list(errors));
       fault.error = static_cast<int>(*error);
     } else {
-      const auto time = time_of(words[2]);
+      const auto time = read_duration(words[2], problem);
       if (!time) return -EINVAL;
       fault.delay = *time;
     }
-    if (auto wrong = read_conditions(std::span{words}.subspan(3), fault); !wrong.empty())
+    if (auto wrong = read_conditions(std::span{words}.subspan(3), fault, &call_fault::target);
+        !wrong.empty())
       return fail(std::move(wrong));
     outer_.inject(fault);
     return 0;
@@ -247,14 +177,15 @@ int driver::impl::control(std::string_view line, std::string& problem) {
   if (name == "kill-target") {
     if (words.size() < 2)
       return fail("usage: kill-target DURATION [caller=PID] [target=PID] [times=N]");
-    const auto time = time_of(words[1]);
+    const auto time = read_duration(words[1], problem);
     if (!time) return -EINVAL;
     call_fault fault;
     fault.number = _IOC_NR(uapi::AMDKFD_IOC_DBG_TRAP);
     fault.op = uapi::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES;
     fault.kill_target = true;
     fault.delay = *time;
-    if (auto wrong = read_conditions(std::span{words}.subspan(2), fault); !wrong.empty())
+    if (auto wrong = read_conditions(std::span{words}.subspan(2), fault, &call_fault::target);
+        !wrong.empty())
       return fail(std::move(wrong));
     outer_.inject(fault);
     return 0;

@@ -365,21 +365,6 @@ struct call {
   ioctl_done done;
 };
 
-/// Lateness of wake-ups: constant memory, buckets of at most 1/16 of their value.
-class lateness_histogram {
- public:
-  void record(duration late);
-  std::uint64_t count() const noexcept { return count_; }
-  std::int64_t max() const noexcept { return max_; }
-  std::int64_t percentile(double fraction) const;
-
- private:
-  static constexpr int sub_bits = 4;
-  std::array<std::uint64_t, std::size_t{64} << sub_bits> counts_{};
-  std::uint64_t count_ = 0;
-  std::int64_t max_ = 0;
-};
-
 class driver::impl {
  public:
   using process_ptr = std::shared_ptr<kfd_process>;
@@ -418,7 +403,6 @@ class driver::impl {
   engine& engine_;
   os& os_;
   const profile profile_;
-  lateness_histogram lateness_;
   // What buffers refer to outlives the processes that have them.
   system_memory system_;
   std::vector<std::unique_ptr<gpu_node>> gpus_;

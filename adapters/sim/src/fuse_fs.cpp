@@ -77,11 +77,13 @@ void fuse_fs::smi_event(std::uint64_t client) {
   if (found != smi_polls_.end()) fuse_lowlevel_notify_poll(found->second);
 }
 
-fuse_fs::fuse_fs(realtime_loop& loop, driver& kfd, static_tree names, options how)
+fuse_fs::fuse_fs(realtime_loop& loop, device_driver& device, driver* kfd, static_tree names,
+                 options how)
     : loop_{loop},
+      device_{device},
       kfd_{kfd},
       names_{std::move(names)},
-      generated_{kfd, names_},
+      generated_{device, kfd, names_},
       mountpoint_{std::move(how.mountpoint)},
       loop_thread_{gettid()},
       stop_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)} {
@@ -105,10 +107,10 @@ fuse_fs::fuse_fs(realtime_loop& loop, driver& kfd, static_tree names, options ho
   }
   // All sleep in epoll, where a stop can wake them, and never in the read itself. The loop is the
   // first to watch, so a request goes to it if it sleeps: one thread less to wake for most calls.
-  const int device = fuse_session_fd(session_);
-  fcntl(device, F_SETFL, fcntl(device, F_GETFL) | O_NONBLOCK);
+  const int requests_fd = fuse_session_fd(session_);
+  fcntl(requests_fd, F_SETFL, fcntl(requests_fd, F_GETFL) | O_NONBLOCK);
   loops_receiver_ = std::make_unique<receiver>();
-  loop_.watch_shared(device, [this] {
+  loop_.watch_shared(requests_fd, [this] {
     if (!receive(*loops_receiver_)) loop_.unwatch(fuse_session_fd(session_));
   });
   for (unsigned i = 0; i < std::max(how.threads, 2U); ++i) {

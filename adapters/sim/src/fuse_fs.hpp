@@ -49,7 +49,8 @@ class fuse_fs {
     unsigned threads = 2;     ///< Two at least: see above.
   };
 
-  fuse_fs(realtime_loop& loop, driver& kfd, static_tree names, options how);
+  /// \param kfd the same driver, where it is KFD: for what no other driver has. Else null.
+  fuse_fs(realtime_loop& loop, device_driver& device, driver* kfd, static_tree names, options how);
   fuse_fs(const fuse_fs&) = delete;
   fuse_fs& operator=(const fuse_fs&) = delete;
   ~fuse_fs();
@@ -93,7 +94,8 @@ class fuse_fs {
   void serve();
 
   realtime_loop& loop_;
-  driver& kfd_;
+  device_driver& device_;
+  driver* const kfd_;  // Null: the tree has no node that leads to a use of it.
   const static_tree names_;
   generated_tree generated_;  // The loop's thread only, but for what it says of others.
   const std::string mountpoint_;

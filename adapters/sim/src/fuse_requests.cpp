@@ -114,14 +114,14 @@ struct fuse_fs::requests {
       return;
     }
     fs.loop_.post([&fs, request, caller, number = *number] {
-      if (!fs.kfd_.file_promised(number, caller)) {
+      if (!fs.kfd_->file_promised(number, caller)) {
         fuse_reply_err(request, ENOENT);
         return;
       }
       fuse_entry_param out{};  // Not to be kept: it is there once, for this thread.
       out.ino = pack({handed_file, 0, number});
       out.attr = generated_attributes(out.ino, false);
-      out.attr.st_size = static_cast<off_t>(fs.kfd_.file_size(number));
+      out.attr.st_size = static_cast<off_t>(fs.kfd_->file_size(number));
       out.attr_timeout = for_good;
       fuse_reply_entry(request, &out);
     });
@@ -131,14 +131,14 @@ struct fuse_fs::requests {
     auto& fs = self(request);
     const pid_t caller = fuse_req_ctx(request)->pid;
     fs.loop_.post([&fs, request, file, caller, number = unpack(id).item]() mutable {
-      if (const int error = fs.kfd_.file_open(number, caller); error != 0) {
+      if (const int error = fs.kfd_->file_open(number, caller); error != 0) {
         fuse_reply_err(request, -error);
         return;
       }
       file.fh = number;
       file.direct_io = 1;
-      file.nonseekable = fs.kfd_.file_size(number) == 0 ? 1 : 0;  // Programs seek to find a size.
-      if (fuse_reply_open(request, &file) != 0) fs.kfd_.file_release(number);
+      file.nonseekable = fs.kfd_->file_size(number) == 0 ? 1 : 0;  // Programs seek to find a size.
+      if (fuse_reply_open(request, &file) != 0) fs.kfd_->file_release(number);
     });
   }
 
@@ -150,7 +150,7 @@ struct fuse_fs::requests {
     }
     fs.loop_.post([&fs, request, number, size] {
       std::string text;
-      const int error = fs.kfd_.smi_read(number, size, text);
+      const int error = fs.kfd_->smi_read(number, size, text);
       if (error != 0) {
         fuse_reply_err(request, -error);
       } else {
@@ -173,13 +173,13 @@ struct fuse_fs::requests {
         auto& kept = fs.smi_polls_[number];
         if (auto* old = std::exchange(kept, waiting)) fuse_pollhandle_destroy(old);
       }
-      fuse_reply_poll(request, fs.kfd_.smi_readable(number) ? POLLIN | POLLRDNORM : 0);
+      fuse_reply_poll(request, fs.kfd_->smi_readable(number) ? POLLIN | POLLRDNORM : 0);
     });
   }
 
   static void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     auto& fs = self(request);
-    if (parent == FUSE_ROOT_ID && std::string_view{name} == handed_folder) {
+    if (fs.kfd_ != nullptr && parent == FUSE_ROOT_ID && std::string_view{name} == handed_folder) {
       reply_entry(request, tree_entry{{}, pack({handed_directory, 0, 0}), true});
       return;
     }
@@ -221,7 +221,7 @@ struct fuse_fs::requests {
       const auto within = fs.generated_.directories_in(id);
       auto out = node != nullptr ? static_attributes(id, *node, within)
                                  : generated_attributes(id, is_directory(unpack(id)), within);
-      if (is_handed(id)) out.st_size = static_cast<off_t>(fs.kfd_.file_size(unpack(id).item));
+      if (is_handed(id)) out.st_size = static_cast<off_t>(fs.kfd_->file_size(unpack(id).item));
       fuse_reply_attr(request, &out, for_good);
     };
     if (node != nullptr && node->kind != node_kind::processes)
@@ -242,12 +242,12 @@ struct fuse_fs::requests {
     }
   }
 
-  static void open_device(fuse_req_t request, fuse_file_info file) {
+  static void open_device(fuse_req_t request, std::uint32_t node, fuse_file_info file) {
     auto& fs = self(request);
     const pid_t caller = fuse_req_ctx(request)->pid;
-    fs.loop_.post([&fs, request, file, caller]() mutable {
+    fs.loop_.post([&fs, request, node, file, caller]() mutable {
       file_id id = 0;
-      const int error = fs.kfd_.open(caller, id);
+      const int error = fs.device_.open(caller, node, id);
       if (error != 0) {
         fuse_reply_err(request, -error);
         return;
@@ -257,14 +257,14 @@ struct fuse_fs::requests {
       // (doorbells) lives there, and what they store there reaches nobody.
       file.keep_cache = 1;
       // The opener is gone: it will not release what it never got.
-      if (fuse_reply_open(request, &file) != 0) fs.kfd_.release(id);
+      if (fuse_reply_open(request, &file) != 0) fs.device_.release(id);
     });
   }
 
   static void open(fuse_req_t request, fuse_ino_t id, fuse_file_info* file) {
     const auto* node = self(request).names_.find(id);
     if (node != nullptr && node->kind == node_kind::device) {
-      open_device(request, *file);
+      open_device(request, node->device, *file);
       return;
     }
     if (is_handed(id)) {
@@ -297,7 +297,7 @@ struct fuse_fs::requests {
     const auto* node = fs.names_.find(id);
     if (node != nullptr && node->kind == node_kind::device) {
       fs.loop_.post([&fs, request, opened = file->fh] {
-        fs.kfd_.release(opened);
+        fs.device_.release(opened);
         fuse_reply_err(request, 0);
       });
       return;
@@ -307,7 +307,7 @@ struct fuse_fs::requests {
         if (const auto kept = fs.smi_polls_.extract(number)) {
           fuse_pollhandle_destroy(kept.mapped());
         }
-        fs.kfd_.file_release(number);
+        fs.kfd_->file_release(number);
         fuse_reply_err(request, 0);
       });
       return;
@@ -457,9 +457,9 @@ struct fuse_fs::requests {
             }
           };
           if (!commands)
-            reply(fs.kfd_.smi_write(number, std::as_bytes(std::span{text})));
+            reply(fs.kfd_->smi_write(number, std::as_bytes(std::span{text})));
           else if (node->kind == node_kind::hang_hws)
-            fs.kfd_.hang_hws(text, reply);
+            fs.kfd_->hang_hws(text, reply);
           else
             reply(fs.control(text));
         });
@@ -511,15 +511,15 @@ struct fuse_fs::requests {
     mine.posted = true;
     fs.loop_.post([&fs, request, caller, opened, command, number, out_size,
                    at_once = mine.interrupted, argument = std::move(argument)] {
-      const auto started = fs.kfd_.ioctl(caller, opened, command, argument,
-                                         [&fs, request, number, out_size](ioctl_reply reply) {
-                                           {
-                                             const std::lock_guard answered{fs.calls_mutex_};
-                                             fs.calls_.erase(number);
-                                           }
-                                           fuse_reply_ioctl(request, reply.result, reply.out.data(),
-                                                            std::min(reply.out.size(), out_size));
-                                         });
+      const auto started = fs.device_.ioctl(
+          caller, opened, command, argument, [&fs, request, number, out_size](ioctl_reply reply) {
+            {
+              const std::lock_guard answered{fs.calls_mutex_};
+              fs.calls_.erase(number);
+            }
+            fuse_reply_ioctl(request, reply.result, reply.out.data(),
+                             std::min(reply.out.size(), out_size));
+          });
       if (started == 0) return;
       {
         const std::lock_guard waiting{fs.calls_mutex_};
@@ -527,7 +527,7 @@ struct fuse_fs::requests {
         if (found == fs.calls_.end()) return;
         found->second.request = started;
       }
-      if (at_once) fs.kfd_.interrupt(started);
+      if (at_once) fs.device_.interrupt(started);
     });
   }
 };
@@ -540,7 +540,7 @@ void fuse_fs::interrupt(std::uint64_t number) {
     if (found == calls_.end()) return;
     request = found->second.request;
   }
-  if (request != 0) kfd_.interrupt(request);
+  if (request != 0) device_.interrupt(request);
 }
 
 int fuse_fs::control(std::string_view text) {
@@ -549,7 +549,7 @@ int fuse_fs::control(std::string_view text) {
     const auto line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     std::string problem;
-    if (const int error = kfd_.control(line, problem); error != 0) {
+    if (const int error = device_.control(line, problem); error != 0) {
       last_control_ = "line " + std::to_string(number) + ": " + problem + "\n";
       return error;
     }

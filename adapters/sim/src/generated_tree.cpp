@@ -69,7 +69,7 @@ std::vector<tree_entry> generated_tree::list(std::uint64_t directory) const {
     case process_directory: {
       add("pasid", {pasid_file, node.process, 0});
       add("queues", {queues_directory, node.process, 0});
-      for (const auto gpu : kfd_.gpus_of(*pid)) {
+      for (const auto gpu : kfd_->gpus_of(*pid)) {
         const auto suffix = "_" + std::to_string(gpu);
         add("vram" + suffix, {vram_file, node.process, gpu});
         add("sdma" + suffix, {sdma_file, node.process, gpu});
@@ -78,13 +78,13 @@ std::vector<tree_entry> generated_tree::list(std::uint64_t directory) const {
       break;
     }
     case queues_directory:
-      for (const auto& queue : kfd_.queues_of(*pid)) {
+      for (const auto& queue : kfd_->queues_of(*pid)) {
         add(std::to_string(queue.id),
             {queue_directory, node.process, static_cast<std::uint32_t>(queue.serial)});
       }
       break;
     case queue_directory:
-      for (const auto& queue : kfd_.queues_of(*pid)) {
+      for (const auto& queue : kfd_->queues_of(*pid)) {
         if (static_cast<std::uint32_t>(queue.serial) != node.item) continue;
         add("gpuid", {queue_gpuid_file, node.process, node.item});
         add("size", {queue_size_file, node.process, node.item});
@@ -93,7 +93,7 @@ std::vector<tree_entry> generated_tree::list(std::uint64_t directory) const {
       break;
     case stats_directory:
       add("evicted_ms", {evicted_file, node.process, node.item});
-      if (kfd_.cu_occupancy(*pid, node.item)) {
+      if (kfd_->cu_occupancy(*pid, node.item)) {
         add("cu_occupancy", {occupancy_file, node.process, node.item});
       }
       break;
@@ -112,9 +112,9 @@ std::size_t generated_tree::directories_in(std::uint64_t directory) const {
   const auto node = unpack(directory);
   const auto pid = pid_of(node.process);
   if (!pid) return 0;
-  if (node.kind == queues_directory) return kfd_.queues_of(*pid).size();
+  if (node.kind == queues_directory) return kfd_->queues_of(*pid).size();
   // Its queues, and of each GPU the statistics.
-  if (node.kind == process_directory) return 1 + kfd_.gpus_of(*pid).size();
+  if (node.kind == process_directory) return 1 + kfd_->gpus_of(*pid).size();
   return 0;
 }
 
@@ -131,7 +131,7 @@ std::optional<tree_entry> generated_tree::look_up(std::uint64_t directory,
     const auto pid = pid_of(node.process);
     const auto id = parse_number<std::uint32_t>(name);
     if (!pid || !id || std::to_string(*id) != name) return std::nullopt;
-    for (const auto& queue : kfd_.queues_of(*pid)) {
+    for (const auto& queue : kfd_->queues_of(*pid)) {
       if (queue.id != *id) continue;
       return tree_entry{
           std::string{name},
@@ -148,12 +148,12 @@ std::optional<tree_entry> generated_tree::look_up(std::uint64_t directory,
 std::optional<std::string> generated_tree::content(std::uint64_t file) const {
   if (const auto* fixed = names_.find(file)) {
     switch (fixed->kind) {
-      case node_kind::mqds: return kfd_.mqds();
-      case node_kind::hqds: return kfd_.hqds();
-      case node_kind::rls: return kfd_.rls();
+      case node_kind::mqds: return kfd_->mqds();
+      case node_kind::hqds: return kfd_->hqds();
+      case node_kind::rls: return kfd_->rls();
       case node_kind::hang_hws: return "echo gpu_id > hang_hws\n";
-      case node_kind::mem_limit: return kfd_.mem_limit();
-      case node_kind::stats: return kfd_.stats_json();
+      case node_kind::mem_limit: return kfd_->mem_limit();
+      case node_kind::stats: return device_.stats_json();
       default: return fixed->text;
     }
   }
@@ -161,19 +161,19 @@ std::optional<std::string> generated_tree::content(std::uint64_t file) const {
   const auto pid = pid_of(node.process);
   if (!pid) return std::nullopt;
   switch (node.kind) {
-    case pasid_file: return std::to_string(kfd_.pasid_of(*pid)) + "\n";
-    case evicted_file: return std::to_string(kfd_.evicted_ms(*pid, node.item)) + "\n";
-    case vram_file: return std::to_string(kfd_.vram_of(*pid, node.item)) + "\n";
+    case pasid_file: return std::to_string(kfd_->pasid_of(*pid)) + "\n";
+    case evicted_file: return std::to_string(kfd_->evicted_ms(*pid, node.item)) + "\n";
+    case vram_file: return std::to_string(kfd_->vram_of(*pid, node.item)) + "\n";
     // No SDMA engine is simulated.
     case sdma_file: return "0\n";
     case occupancy_file: {
-      const auto units = kfd_.cu_occupancy(*pid, node.item);
+      const auto units = kfd_->cu_occupancy(*pid, node.item);
       return units ? std::optional{std::to_string(*units) + "\n"} : std::nullopt;
     }
     case queue_size_file:
     case queue_type_file:
     case queue_gpuid_file:
-      for (const auto& queue : kfd_.queues_of(*pid)) {
+      for (const auto& queue : kfd_->queues_of(*pid)) {
         if (static_cast<std::uint32_t>(queue.serial) != node.item) continue;
         // kfd_procfs_queue show functions: no newline.
         if (node.kind == queue_size_file) return std::to_string(queue.ring_size);

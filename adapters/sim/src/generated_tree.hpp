@@ -58,7 +58,9 @@ struct tree_entry {
 /// Lifetime:  driver and names outlive it.
 class generated_tree {
  public:
-  generated_tree(const driver& kfd, const static_tree& names) : kfd_{kfd}, names_{names} {}
+  /// \param kfd null: no node of `names` is generated but sim/stats.json.
+  generated_tree(const device_driver& device, const driver* kfd, const static_tree& names)
+      : device_{device}, kfd_{kfd}, names_{names} {}
 
   /// The driver's process came or went: gives it a new number, so that a pid that comes back is
   /// another directory.
@@ -75,7 +77,8 @@ class generated_tree {
  private:
   std::optional<pid_t> pid_of(std::uint32_t process) const;
 
-  const driver& kfd_;
+  const device_driver& device_;
+  const driver* kfd_;
   const static_tree& names_;
   std::uint32_t last_process_ = 0;
   std::map<pid_t, std::uint32_t> process_numbers_;

@@ -32,13 +32,24 @@ enum class mqds_format : std::uint8_t {
 
 /// Which firmware the driver hands its queues to.
 enum class queue_scheduler : std::uint8_t {
-  runlist,  ///< CPSCH (gfx9, gfx10): every change takes the whole runlist down and puts it up
-            ///< again.
-  mes,      ///< Micro Engine Scheduler (gfx11, gfx12): one command for each queue, others go on.
+  runlist,   ///< CPSCH (gfx9, gfx10): every change takes the whole runlist down and puts it up
+             ///< again.
+  mes,       ///< Micro Engine Scheduler (gfx11, gfx12): one command for each queue, others go on.
+  channels,  ///< NVIDIA's resource manager: one call for all queues, at its end; others go on.
+};
+
+/// Which driver is simulated.
+enum class driver_kind : std::uint8_t {
+  kfd,     ///< AMD's compute driver (driver.hpp).
+  nvidia,  ///< NVIDIA's resource manager (rm_driver.hpp).
 };
 
 struct gpu_profile {
-  std::uint32_t gpu_id = 0;  ///< KFD's id of the node; not 0 (the CPU node's).
+  /// KFD's id of the node; not 0 (the CPU node's). NVIDIA: domain << 16 | bus << 8 | device of the
+  /// PCI address, as GPU_GET_ID says.
+  std::uint32_t gpu_id = 0;
+  /// NVIDIA: the name in /proc/driver/nvidia/gpus.
+  std::string model = "NVIDIA H100 80GB HBM3";
   queue_scheduler scheduler = queue_scheduler::runlist;
 
   // --- Size -------------------------------------------------------------------------------------
@@ -125,6 +136,8 @@ struct gpu_profile {
   /// Time-sliced: how long a process keeps the GPU once others want it. NVIDIA's default for
   /// compute, read from driver 580.159 on an H100.
   duration time_slice = std::chrono::microseconds{2048};
+  /// NVIDIA: the default of channel groups that only copy. Measured there.
+  duration copy_time_slice = std::chrono::microseconds{1024};
   /// Time-sliced: nothing runs for so long when running kernels are saved or saved ones put back.
   /// Measured there: a request of 65 us takes so much longer beside offline work with the shortest
   /// slice than alone.
@@ -152,7 +165,11 @@ struct profile {
   std::string name;
   std::vector<gpu_profile> gpus;
 
-  // --- Generation of the driver -----------------------------------------------------------------
+  driver_kind driver = driver_kind::kfd;
+  /// NVIDIA: its release, as /proc/driver/nvidia/version says.
+  std::string driver_version = "580.159.04";
+
+  // --- Generation of KFD ------------------------------------------------------------------------
   /// KFD_IOCTL_MINOR_VERSION; 17 is Linux 6.12. The debugger API needs 13.
   std::uint32_t abi_minor = 17;
   trap_authority authority = trap_authority::tracer_thread;

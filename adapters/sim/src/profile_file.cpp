@@ -141,16 +141,19 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   table_reader in{file, table, "gpu."};
   constexpr std::uint64_t any = std::numeric_limits<std::int32_t>::max();
   in.read("gpu_id", gpu.gpu_id, 1, any);
+  in.read("model", gpu.model);
   in.read("scheduler", gpu.scheduler,
-          {{"runlist", queue_scheduler::runlist}, {"mes", queue_scheduler::mes}});
+          {{"runlist", queue_scheduler::runlist},
+           {"mes", queue_scheduler::mes},
+           {"channels", queue_scheduler::channels}});
   in.read("gfx_target_version", gpu.gfx_target_version, 80000, 999999);
   in.read("compute_units", gpu.compute_units, 1, 4096);
   in.read("num_xcc", gpu.num_xcc, 1, 64);
   in.read("simd_per_cu", gpu.simd_per_cu, 1, 16);
   in.read("waves_per_simd", gpu.waves_per_simd, 1, 64);
-  in.read("hqd_slots", gpu.hqd_slots, 1, 1024);
+  in.read("hqd_slots", gpu.hqd_slots, 1, 4096);
   in.read("max_queues_per_process", gpu.max_queues_per_process, 1, 1024);
-  in.read("vmids", gpu.vmids, 1, 64);
+  in.read("vmids", gpu.vmids, 1, 4096);
   in.read("per_vmid_debug", gpu.per_vmid_debug);
   in.read("gpu_clock_mhz", gpu.gpu_clock_mhz, 1, 100000);
   in.read("device_id", gpu.device_id, 1, 0xffff);
@@ -181,6 +184,7 @@ gpu_profile read_gpu(const std::string& file, const toml::table& table) {
   in.read("switch_cost", gpu.switch_cost, duration{0}, seconds{1});
   in.read("time_sliced", gpu.time_sliced);
   in.read("time_slice", gpu.time_slice, microseconds{1}, seconds{1});
+  in.read("copy_time_slice", gpu.copy_time_slice, microseconds{1}, seconds{1});
   in.read("slice_switch_cost", gpu.slice_switch_cost, duration{0}, seconds{1});
   in.read("batch_unmap_cost", gpu.batch_unmap_cost, duration{0}, seconds{9});
   in.read("batch_remap_cost", gpu.batch_remap_cost, duration{0}, seconds{9});
@@ -251,6 +255,8 @@ profile load_profile(const std::string& path) {
   in.read("name", node.name);
   if (const auto* table = in.read_table("driver")) {
     table_reader driver{path, *table, "driver."};
+    driver.read("kind", node.driver, {{"kfd", driver_kind::kfd}, {"nvidia", driver_kind::nvidia}});
+    driver.read("version", node.driver_version);
     driver.read("abi_minor", node.abi_minor, 13, 99);
     driver.read("authority", node.authority,
                 {{"tracer_thread", trap_authority::tracer_thread},
@@ -307,7 +313,8 @@ void set_gpu_count(profile& node, std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i) {
     node.gpus[i] = model;
     // Real ids are hashes; what matters is that they are distinct and look like nothing else.
-    node.gpus[i].gpu_id = model.gpu_id + i * 257;
+    // NVIDIA's contain the PCI bus.
+    node.gpus[i].gpu_id = model.gpu_id + i * (node.driver == driver_kind::nvidia ? 256 : 257);
     if (model.unique_id != 0) node.gpus[i].unique_id = model.unique_id + i;
     // The next bus for each; those of one machine wrap around within their domain.
     if (model.location_id != 0)

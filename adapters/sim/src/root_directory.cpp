@@ -1,5 +1,6 @@
 #include "root_directory.hpp"
 
+#include "nvidia_proc.hpp"
 #include "topology.hpp"
 
 #include <fcntl.h>
@@ -27,9 +28,8 @@ constexpr const char* debugfs = "/sys/kernel/debug/kfd";
 
 }  // namespace
 
-root_directory::root_directory(const std::string& path, std::size_t gpus, bool process_directories)
-    : path_{std::filesystem::absolute(path).lexically_normal().string()},
-      process_directories_{process_directories} {
+root_directory::root_directory(const std::string& path, const profile& node)
+    : path_{std::filesystem::absolute(path).lexically_normal().string()} {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   if (path_ == "/")
     throw std::runtime_error{"invalid --root '/': expected a directory below the root directory"};
@@ -49,33 +49,50 @@ root_directory::root_directory(const std::string& path, std::size_t gpus, bool p
     clear_dead_mount();
     make_directory("/fuse");
     make_directory("/dev");
-    make_link("/dev/kfd", "../fuse/dev/kfd");
-    make_directory("/dev/dri");
-    // GPU memory that a client maps is memory all the same.
-    for (std::size_t i = 0; i < gpus; ++i)
-      make_link("/dev/dri/renderD" + std::to_string(first_render_minor + i), "/dev/zero");
     make_link("/sim", "fuse/sim");
-    make_directory("/sys");
-    make_link("/sys/class", "../fuse/sys/class");
-    make_directory("/sys/kernel");
-    make_directory("/sys/kernel/debug", 0700);
-    make_directory(debugfs);
-    for (const std::string name : {"/mqds", "/hqds", "/rls", "/hang_hws", "/mem_limit"}) {
-      make_link(debugfs + name, "../../../../fuse/debug" + name);
-    }
-    if (process_directories_) {
-      make_directory(std::string{debugfs} + "/proc");
-      // Those of processes that a killed device knew.
-      std::error_code ignored;
-      for (const auto& each :
-           std::filesystem::directory_iterator{path_ + debugfs + "/proc", ignored}) {
-        remove_process(each.path());
-      }
-    }
+    if (node.driver == driver_kind::nvidia)
+      make_nvidia(node);
+    else
+      make_kfd(node);
   } catch (...) {
     remove_everything();
     throw;
   }
+}
+
+void root_directory::make_kfd(const profile& node) {
+  make_link("/dev/kfd", "../fuse/dev/kfd");
+  make_directory("/dev/dri");
+  // GPU memory that a client maps is memory all the same.
+  for (std::size_t i = 0; i < node.gpus.size(); ++i)
+    make_link("/dev/dri/renderD" + std::to_string(first_render_minor + i), "/dev/zero");
+  make_directory("/sys");
+  make_link("/sys/class", "../fuse/sys/class");
+  make_directory("/sys/kernel");
+  make_directory("/sys/kernel/debug", 0700);
+  make_directory(debugfs);
+  for (const std::string name : {"/mqds", "/hqds", "/rls", "/hang_hws", "/mem_limit"}) {
+    make_link(debugfs + name, "../../../../fuse/debug" + name);
+  }
+  process_directories_ = node.debugfs_proc_dirs;
+  if (process_directories_) {
+    make_directory(std::string{debugfs} + "/proc");
+    // Those of processes that a killed device knew.
+    std::error_code ignored;
+    for (const auto& each :
+         std::filesystem::directory_iterator{path_ + debugfs + "/proc", ignored}) {
+      remove_process(each.path());
+    }
+  }
+}
+
+void root_directory::make_nvidia(const profile& node) {
+  const auto link_node = [this](const std::string& name) {
+    make_link("/dev/" + name, "../fuse/dev/" + name);
+  };
+  link_node(nvidia_control_node);
+  for (std::uint32_t i = 0; i < node.gpus.size(); ++i) link_node(nvidia_gpu_node(i));
+  make_link("/proc", "fuse/proc");
 }
 
 root_directory::~root_directory() { remove_everything(); }

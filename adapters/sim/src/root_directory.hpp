@@ -15,9 +15,12 @@
 
 namespace sluice::sim {
 
-/// Below the root: `fuse` (the mount), `dev/kfd`, `sys/class` and `sim` (links into it), the render
-/// nodes `dev/dri/renderD*` (links to /dev/zero), and `sys/kernel/debug/kfd`, plain directories as
-/// in debugfs, so that they raise inotify events.
+struct profile;
+
+/// Below the root: `fuse` (the mount) and `sim` (a link into it). KFD: `dev/kfd` and `sys/class`
+/// (links into the mount), the render nodes `dev/dri/renderD*` (links to /dev/zero), and
+/// `sys/kernel/debug/kfd`, plain directories as in debugfs, so that they raise inotify events.
+/// NVIDIA: `dev/nvidiactl`, `dev/nvidia0` and so on, and `proc` (links into the mount).
 ///
 /// What a killed device left behind (a dead mount included) is taken over. One device per root: a
 /// lock on the directory says so.
@@ -29,8 +32,7 @@ namespace sluice::sim {
 ///            nothing behind.
 class root_directory {
  public:
-  /// \param process_directories debugfs has proc/<pid> for every process (drivers since 2025).
-  root_directory(const std::string& path, std::size_t gpus, bool process_directories);
+  root_directory(const std::string& path, const profile& node);
   root_directory(const root_directory&) = delete;
   root_directory& operator=(const root_directory&) = delete;
   ~root_directory();
@@ -48,6 +50,8 @@ class root_directory {
   void process_disappeared(pid_t pid);
 
  private:
+  void make_kfd(const profile& node);
+  void make_nvidia(const profile& node);
   void make_directory(const std::string& name, mode_t mode = 0755);
   void make_link(const std::string& name, const std::string& target);
   void clear_dead_mount() const;

@@ -1,5 +1,6 @@
 #include "tree.hpp"
 
+#include "nvidia_proc.hpp"
 #include "profile.hpp"
 #include "topology.hpp"
 
@@ -9,10 +10,38 @@
 namespace sluice::sim {
 
 static_tree::static_tree(const profile& node) {
-  nodes_.push_back(
-      {.kind = node_kind::directory, .mode = 0555, .text = {}, .children = {}, .name = {}});
+  nodes_.push_back({.kind = node_kind::directory,
+                    .mode = 0555,
+                    .device = 0,
+                    .text = {},
+                    .children = {},
+                    .name = {}});
   constexpr std::uint64_t root = 1;
+  if (node.driver == driver_kind::nvidia)
+    add_nvidia(root, node);
+  else
+    add_kfd(root, node);
+  const auto sim = add_directory(root, "sim");
+  add(sim, "stats.json", node_kind::stats, 0444);
+  add(sim, "control", node_kind::control, 0600);
+}
 
+void static_tree::add_nvidia(std::uint64_t root, const profile& node) {
+  const auto dev = add_directory(root, "dev");
+  // As nvidia-modprobe makes them.
+  add(dev, nvidia_control_node, node_kind::device, 0666);
+  const auto driver = add_directory(add_directory(add_directory(root, "proc"), "driver"), "nvidia");
+  add(driver, "version", node_kind::text, 0444, nvidia_version_text(node));
+  const auto gpus = add_directory(driver, "gpus");
+  for (std::uint32_t minor = 0; minor < node.gpus.size(); ++minor) {
+    const auto device = add(dev, nvidia_gpu_node(minor), node_kind::device, 0666);
+    nodes_[device - 1].device = minor + 1;
+    add(add_directory(gpus, nvidia_bus_location(node.gpus[minor])), "information", node_kind::text,
+        0444, nvidia_information_text(node, minor));
+  }
+}
+
+void static_tree::add_kfd(std::uint64_t root, const profile& node) {
   const auto dev = add_directory(root, "dev");
   add(dev, "kfd", node_kind::device, 0666);  // As udev rules of ROCm installations set it.
 
@@ -49,9 +78,6 @@ static_tree::static_tree(const profile& node) {
   add(debug, "rls", node_kind::rls, 0444);
   add(debug, "hang_hws", node_kind::hang_hws, 0200);
   add(debug, "mem_limit", node_kind::mem_limit, 0200);
-  const auto sim = add_directory(root, "sim");
-  add(sim, "stats.json", node_kind::stats, 0444);
-  add(sim, "control", node_kind::control, 0600);
 }
 
 std::uint64_t static_tree::child(std::uint64_t parent, std::string_view name) const noexcept {
@@ -66,6 +92,7 @@ std::uint64_t static_tree::add(std::uint64_t parent, std::string name, node_kind
                                std::uint32_t mode, std::string text) {
   nodes_.push_back({.kind = kind,
                     .mode = mode,
+                    .device = 0,
                     .text = std::move(text),
                     .children = {},
                     .name = std::move(name)});

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The names of the mounted file system that never change: the device node, the topology, and the
+/// The names of the mounted file system that never change: the device nodes, the topology, and the
 /// places where generated files stand. Pure: made from a profile, performs no I/O.
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct profile;
 enum class node_kind : std::uint8_t {
   directory,
   text,       ///< A file whose content is static_node::text.
-  device,     ///< dev/kfd
+  device,     ///< dev/kfd; dev/nvidiactl, dev/nvidia0, ...
   processes,  ///< sys/class/kfd/kfd/proc, listed by the driver.
   mqds,       ///< debug/mqds
   hqds,       ///< debug/hqds
@@ -29,7 +29,8 @@ enum class node_kind : std::uint8_t {
 
 struct static_node {
   node_kind kind{};
-  std::uint32_t mode = 0;  ///< Permission bits.
+  std::uint32_t mode = 0;    ///< Permission bits.
+  std::uint32_t device = 0;  ///< Which of the driver's nodes (device_driver::open).
   std::string text;
   std::vector<std::uint64_t> children;  ///< Ids, in order of creation.
   std::string name;
@@ -47,7 +48,7 @@ class static_tree {
   const static_node* find(std::uint64_t id) const noexcept {
     return id >= 1 && id <= nodes_.size() ? &nodes_[id - 1] : nullptr;
   }
-  /// The one node of that kind.
+  /// The one node of that kind; 0: this driver has none.
   std::uint64_t processes() const noexcept { return processes_; }
   /// \return 0 when there is no such child.
   std::uint64_t child(std::uint64_t parent, std::string_view name) const noexcept;
@@ -56,6 +57,8 @@ class static_tree {
   std::uint64_t add(std::uint64_t parent, std::string name, node_kind kind, std::uint32_t mode,
                     std::string text = {});
   std::uint64_t add_directory(std::uint64_t parent, std::string name, std::uint32_t mode = 0555);
+  void add_kfd(std::uint64_t root, const profile& node);
+  void add_nvidia(std::uint64_t root, const profile& node);
 
   std::vector<static_node> nodes_;
   std::uint64_t processes_ = 0;

@@ -3,9 +3,8 @@
 /// The simulated driver on a fake machine in virtual time, with the calls that tests make.
 
 #include "aql.hpp"
+#include "call_bench.hpp"
 #include "driver.hpp"
-#include "engine.hpp"
-#include "fake_os.hpp"
 #include "profile.hpp"
 #include "topology.hpp"
 
@@ -37,15 +36,6 @@ inline constexpr std::uint32_t invalid = uapi::KFD_DBG_QUEUE_INVALID_MASK;
 inline constexpr std::uint32_t error = uapi::KFD_DBG_QUEUE_ERROR_MASK;
 inline constexpr int erestartsys = 512;
 
-/// An ioctl in progress.
-template <class Args>
-struct pending_call {
-  request_id request = 0;
-  std::optional<int> result;
-  Args args{};
-  time_point finished{};
-};
-
 /// Processes of a test: the owner of queues, and who debugs it.
 inline constexpr pid_t app = 100;
 inline constexpr pid_t scheduler = 200;
@@ -63,10 +53,9 @@ inline constexpr std::uint64_t save_bytes = 0x4000;
 inline constexpr std::uint64_t areas = 64;
 inline constexpr int first_render_fd = 1000;  ///< Of GPU 0; the others follow.
 
-class driver_bench {
+class driver_bench : public call_bench {
  public:
-  explicit driver_bench(profile node = default_profile())
-      : profile_{std::move(node)}, planned{time_point{1s}} {
+  explicit driver_bench(profile node = default_profile()) : profile_{std::move(node)} {
     sim = std::make_unique<driver>(planned, machine, profile_);
     for (const pid_t pid : {app, scheduler, other}) start(pid);
   }
@@ -82,60 +71,18 @@ class driver_bench {
 
   file_id open(pid_t pid) {
     file_id file = 0;
-    EXPECT_EQ(sim->open(pid, file), 0);
+    EXPECT_EQ(sim->open(pid, 0, file), 0);
     files_[pid] = file;
     return file;
   }
   file_id file(pid_t pid) const { return files_.at(pid); }
 
-  /// One step of the engine after the other, until `t`: what virtual time needs (driver.hpp).
-  void run_until(time_point t) {
-    while (planned.next() && *planned.next() <= t) planned.run_until(*planned.next());
-    planned.run_until(t);
-  }
-  void run_for(duration d) { run_until(planned.now() + d); }
-  /// Runs what is due now.
-  void settle() { run_for(duration::zero()); }
+  using call_bench::begin;
+  using call_bench::call;
 
-  template <class Args>
-  std::unique_ptr<pending_call<Args>> begin(pid_t tid, file_id file, std::uint32_t command,
-                                            const Args& args) {
-    auto pending = std::make_unique<pending_call<Args>>();
-    pending->args = args;
-    std::vector<std::byte> in(sizeof args);
-    std::memcpy(in.data(), &args, sizeof args);
-    pending->request =
-        sim->ioctl(tid, file, command, in, [this, to = pending.get()](ioctl_reply reply) {
-          EXPECT_FALSE(to->result.has_value()) << "answered twice";
-          to->result = reply.result;
-          to->finished = planned.now();
-          std::copy_n(reply.out.begin(), std::min(sizeof to->args, reply.out.size()),
-                      reinterpret_cast<std::byte*>(&to->args));  // NOLINT: its bytes.
-        });
-    EXPECT_EQ(pending->request == 0, pending->result.has_value());
-    settle();
-    return pending;
-  }
   template <class Args>
   std::unique_ptr<pending_call<Args>> begin(pid_t pid, std::uint32_t command, const Args& args) {
     return begin(pid, file(pid), command, args);
-  }
-  /// Runs the engine until the call is answered; fails after 20 s of virtual time.
-  template <class Args>
-  int finish(pending_call<Args>& pending) {
-    const auto deadline = planned.now() + 20s;
-    while (!pending.result && planned.next() && *planned.next() <= deadline) {
-      planned.run_until(*planned.next());
-    }
-    EXPECT_TRUE(pending.result.has_value()) << "no answer";
-    return pending.result.value_or(-9999);
-  }
-  template <class Args>
-  int call(pid_t tid, file_id file, std::uint32_t command, Args& args) {
-    const auto pending = begin(tid, file, command, args);
-    const int result = finish(*pending);
-    args = pending->args;
-    return result;
   }
   template <class Args>
   int call(pid_t pid, std::uint32_t command, Args& args) {
@@ -406,11 +353,10 @@ class driver_bench {
   }
 
   profile profile_;
-  engine planned;
-  fake_os machine;
   std::unique_ptr<driver> sim;
 
  private:
+  device_driver& called() override { return *sim; }
   std::vector<std::string> objects(const std::string& array) const {
     const auto text = sim->stats_json();
     const auto from = text.find("\"" + array + "\":[");

@@ -152,9 +152,9 @@ TEST(DriverProcess, AnExecdProgramIsANewProcess) {
 TEST(DriverProcess, IsNotMadeForWhoIsNotThere) {
   driver_bench b;
   file_id file = 0;
-  EXPECT_EQ(b.sim->open(12345, file), -ESRCH);
+  EXPECT_EQ(b.sim->open(12345, 0, file), -ESRCH);
   b.machine.become_zombie(other);
-  EXPECT_EQ(b.sim->open(other, file), -ESRCH);
+  EXPECT_EQ(b.sim->open(other, 0, file), -ESRCH);
 }
 
 TEST(DriverProcess, IsBoundToEveryGpu) {
@@ -211,7 +211,7 @@ TEST(DriverProcess, ExitedOnesStayInTheAccounts) {
 
 TEST(DriverStats, ReportLatenessWithinASixteenth) {
   driver_bench b;
-  for (int i = 1; i <= 1000; ++i) b.sim->record_lateness(std::chrono::microseconds{i});
+  for (int i = 1; i <= 1000; ++i) b.sim->lateness.record(std::chrono::microseconds{i});
   const auto text = b.sim->stats_json();
   std::smatch found;
   ASSERT_TRUE(std::regex_search(

@@ -323,9 +323,9 @@ TEST_F(DriverReset, NobodyComesInMeanwhile) {
   b.run_for(100ms);
   b.start(400);
   file_id file = 0;
-  EXPECT_EQ(b.sim->open(400, file), -EAGAIN);
+  EXPECT_EQ(b.sim->open(400, 0, file), -EAGAIN);
   b.run_for(1s);
-  EXPECT_EQ(b.sim->open(400, file), 0);
+  EXPECT_EQ(b.sim->open(400, 0, file), 0);
 }
 
 TEST_F(DriverReset, TellsTheOwnersByTheirEvents) {
