@@ -137,7 +137,8 @@ kfd::roots simulated_device::roots() const {
 std::vector<std::string> simulated_device::environment() const {
   const auto where = roots();
   return {"SLUICE_KFD_DEVICE=" + where.device, "SLUICE_KFD_SYSFS=" + where.sysfs,
-          "SLUICE_KFD_DEBUGFS=" + where.debugfs};
+          "SLUICE_KFD_DEBUGFS=" + where.debugfs, "SLUICE_NVIDIA_DEVICE=" + nvidia_device(),
+          "SLUICE_NVIDIA_PROC=" + nvidia_proc()};
 }
 
 std::string simulated_device::output() const { return read_file(directory_ + "/output"); }

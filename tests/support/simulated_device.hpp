@@ -45,8 +45,11 @@ class simulated_device {
 
   /// The directory; a test may put files of its own there.
   const std::string& root() const noexcept { return root_; }
-  kfd::roots roots() const;
-  /// The same as environment settings, "NAME=value", for programs.
+  kfd::roots roots() const;  ///< Of a profile of AMD's driver.
+  /// Of a profile of NVIDIA's driver: the node nvidiactl, and what /proc/driver/nvidia is.
+  std::string nvidia_device() const { return root_ + "/dev/nvidiactl"; }
+  std::string nvidia_proc() const { return root_ + "/proc/driver/nvidia"; }
+  /// All of these as environment settings, "NAME=value", for programs.
   std::vector<std::string> environment() const;
 
   pid_t pid() const noexcept { return pid_; }

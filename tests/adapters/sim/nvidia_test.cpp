@@ -1,0 +1,224 @@
+// The simulated NVIDIA device through the mount, with the client that does what libcuda does.
+
+#include "eventually.hpp"
+#include "simulated_device.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "sluice/nvidia/uapi.hpp"
+#include "sluice/os/unique_fd.hpp"
+#include "sluice/sim/nvidia_client.hpp"
+
+namespace sluice::test::nvidia_device_test {
+namespace {
+
+using namespace std::chrono_literals;
+namespace rm = nvidia::uapi;
+
+std::unique_ptr<sim::nvidia_client> open_client(const simulated_device& device,
+                                                std::uint32_t gpu = 0) {
+  auto client = sim::nvidia_client::open({.device = device.nvidia_device(), .gpu = gpu});
+  if (!client) throw std::runtime_error("open: " + client.error().message());
+  return std::move(*client);
+}
+
+/// The first number of that name in stats.json; -1: there is none.
+std::int64_t stat(const simulated_device& device, const std::string& name) {
+  const auto text = device.stats();
+  std::smatch found;
+  const bool there = std::regex_search(text, found, std::regex{"\"" + name + "\":([0-9]+)"});
+  return there ? std::stoll(found[1]) : -1;
+}
+
+std::size_t clients(const simulated_device& device) {
+  const auto text = device.stats();
+  const std::regex one{"\"client\":"};
+  return static_cast<std::size_t>(
+      std::distance(std::sregex_iterator{text.begin(), text.end(), one}, std::sregex_iterator{}));
+}
+
+/// The open file behind another process's descriptor.
+unique_fd take(pid_t pid, int fd) {
+  const unique_fd process{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
+  return unique_fd{static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), fd, 0))};
+}
+
+std::uint32_t call(int fd, std::uint32_t client, std::uint32_t object, std::uint32_t command,
+                   void* params, std::size_t size) {
+  rm::NVOS54_PARAMETERS args{};
+  args.hClient = client;
+  args.hObject = object;
+  args.cmd = command;
+  args.params = reinterpret_cast<std::uint64_t>(params);
+  args.paramsSize = static_cast<std::uint32_t>(size);
+  EXPECT_EQ(ioctl(fd, rm::NV_RM_CONTROL, &args), 0) << std::strerror(errno);
+  return args.status;
+}
+
+std::uint32_t set_disabled(int fd, const sim::nvidia_client& whose, bool disable) {
+  rm::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS params{};
+  params.bDisable = disable ? 1 : 0;
+  for (const auto channel : whose.groups().front().channels) {
+    params.hClientList[params.numChannels] = whose.handle();
+    params.hChannelList[params.numChannels++] = channel;
+  }
+  return call(fd, whose.handle(), whose.subdevice(), rm::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
+              &params, sizeof params);
+}
+
+TEST(NvidiaDevice, ShowsItsGpusAsTheDriverDoes) {
+  const simulated_device device{{.profile = "h100", .gpus = 2}};
+  const auto version = read_file(device.nvidia_proc() + "/version");
+  EXPECT_TRUE(version.starts_with(
+      "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  ("))
+      << version;
+  EXPECT_NE(version.find("\nGCC version:  "), std::string::npos) << version;
+  for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
+    const auto client = open_client(device, gpu);
+    const auto id = client->gpu_id();
+    char address[16];
+    std::snprintf(address, sizeof address, "%04x:%02x:%02x.0", id >> 16U, id >> 8U & 0xffU,
+                  id & 0xffU);
+    const auto text = read_file(device.nvidia_proc() + "/gpus/" + address + "/information");
+    EXPECT_TRUE(text.starts_with("Model: \t\t NVIDIA H100 80GB HBM3\n")) << text;
+    EXPECT_NE(text.find(std::string{"Bus Location: \t "} + address + "\n"), std::string::npos);
+    EXPECT_NE(text.find("Device Minor: \t " + std::to_string(gpu) + "\n"), std::string::npos);
+  }
+  EXPECT_FALSE(std::filesystem::exists(device.roots().device)) << "no device of AMD's driver";
+}
+
+TEST(NvidiaDevice, MakesTheObjectsOfLibcuda) {
+  const simulated_device device{{.profile = "h100"}};
+  const auto client = open_client(device);
+  EXPECT_EQ(client->handle() & ~(rm::RS_CLIENT_HANDLE_MAX - 1), rm::RS_CLIENT_HANDLE_BASE);
+  std::vector<std::uint64_t> classes;
+  for (std::uint32_t handle = 0x5c000001;; ++handle) {
+    rm::NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS info{};
+    info.hObject = handle;
+    info.index = rm::NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_CLASSID;
+    if (!client->control(client->handle(), rm::NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, info)) break;
+    classes.push_back(info.iResult);
+  }
+  const auto count = [&](std::uint64_t cls) {
+    return std::count(classes.begin(), classes.end(), cls);
+  };
+  EXPECT_EQ(count(rm::NV01_DEVICE_0), 1);
+  EXPECT_EQ(count(rm::NV20_SUBDEVICE_0), 1);
+  EXPECT_EQ(count(rm::KEPLER_CHANNEL_GROUP_A), 4);
+  EXPECT_EQ(count(rm::HOPPER_CHANNEL_GPFIFO_A), 8 + 4 + 4 + 4);
+  EXPECT_EQ(count(rm::HOPPER_COMPUTE_A), 8);
+  EXPECT_EQ(count(rm::HOPPER_DMA_COPY_A), 8 + 4 + 4 + 4);
+
+  // They stand in the heap, each beside its client.
+  std::ifstream maps{"/proc/self/maps"};
+  std::size_t found = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (!line.ends_with("[heap]")) continue;
+    std::uint64_t from = 0;
+    std::uint64_t to = 0;
+    ASSERT_EQ(std::sscanf(line.c_str(), "%lx-%lx", &from, &to), 2);
+    std::vector<std::uint32_t> words((to - from) / sizeof(std::uint32_t));
+    const unique_fd memory{open("/proc/self/mem", O_RDONLY | O_CLOEXEC)};
+    ASSERT_EQ(pread(memory.get(), words.data(), to - from, static_cast<off_t>(from)),
+              static_cast<ssize_t>(to - from));
+    for (std::size_t i = 0; i + 1 < words.size(); ++i)
+      found += words[i] == client->handle() && words[i + 1] >> 20U == 0x5c0U ? 1U : 0U;
+  }
+  EXPECT_GE(found, classes.size());
+}
+
+// The device's clock and accounts judge, so a busy machine changes nothing.
+TEST(NvidiaDevice, StopsAKernelInItsMiddleForWhoeverHasTheOpenFile) {
+  const simulated_device device{{.profile = "h100"}};
+  const auto client = open_client(device);
+  const auto queue = client->create_queue();
+  ASSERT_TRUE(queue) << queue.error().message();
+  const auto index = (*queue)->submit({.length = 2s, .waves = (*queue)->wave_slots()});
+  ASSERT_TRUE(index && (*queue)->ring());
+  ASSERT_TRUE(eventually(20s, [&] { return (*queue)->started() == 1; }));
+
+  const auto stranger = open_client(device);
+  EXPECT_EQ(set_disabled(stranger->fd(), *client, true), rm::NV_ERR_INVALID_CLIENT);
+  const auto taken = take(getpid(), client->fd());
+  ASSERT_TRUE(taken) << std::strerror(errno);
+  ASSERT_EQ(set_disabled(taken.get(), *client, true), rm::NV_OK);
+  EXPECT_EQ(stat(device, "held_channels"), 8);
+  const auto busy = stat(device, "busy_ns");
+  EXPECT_EQ((*queue)->wait(*index, 50ms).error().value(), ETIMEDOUT);
+  EXPECT_EQ(stat(device, "busy_ns"), busy);
+  ASSERT_EQ(set_disabled(taken.get(), *client, false), rm::NV_OK);
+  ASSERT_TRUE((*queue)->wait(*index, 60s));
+  EXPECT_EQ((*queue)->completed(), 1U);
+  const auto done = (*queue)->completion(*index);
+  EXPECT_EQ(done.value, 0);
+  EXPECT_GE(done.end - done.start, 2s + 50ms) << "its length and the hold";
+  EXPECT_EQ(stat(device, "busy_ns"), 2'000'000'000);
+}
+
+TEST(NvidiaDevice, RunsAThousandKernelsExactlyOnceInOrder) {
+  const simulated_device device{{.profile = "h100"}};
+  const auto client = open_client(device);
+  const auto queue = client->create_queue();
+  ASSERT_TRUE(queue);
+  constexpr std::uint64_t count = 1000;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    ASSERT_TRUE((*queue)->submit({.length = 20us}));
+    if (i % 50 != 49) continue;
+    ASSERT_TRUE((*queue)->ring());
+  }
+  ASSERT_TRUE((*queue)->wait(count - 1, 60s));
+  time_point last{};
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto done = (*queue)->completion(i);
+    ASSERT_EQ(done.value, 0) << i;
+    ASSERT_GE(done.start, last) << i;
+    ASSERT_EQ(done.end - done.start, 20us) << i;
+    last = done.end;
+  }
+}
+
+TEST(NvidiaDevice, KeepsAKilledProgramsClientWhileItsOpenFileIsHeld) {
+  const simulated_device device{{.profile = "h100"}};
+  std::array<int, 2> ready{};
+  ASSERT_EQ(pipe(ready.data()), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto client = open_client(device);
+    const auto memory = client->allocate(std::uint64_t{5} << 30U);
+    const int fd = memory ? client->fd() : -1;
+    if (write(ready[1], &fd, sizeof fd) < 0) _exit(1);
+    for (;;) pause();
+  }
+  int fd = -1;
+  ASSERT_EQ(read(ready[0], &fd, sizeof fd), static_cast<ssize_t>(sizeof fd));
+  auto taken = take(child, fd);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+  ASSERT_TRUE(taken) << std::strerror(errno);
+  EXPECT_EQ(clients(device), 1U);
+  EXPECT_EQ(stat(device, "memory_bytes"), std::int64_t{5} << 30U);
+  taken = unique_fd{};
+  EXPECT_TRUE(eventually(20s, [&] { return clients(device) == 0; }));
+  EXPECT_EQ(stat(device, "memory_bytes"), 0);
+}
+
+}  // namespace
+}  // namespace sluice::test::nvidia_device_test
