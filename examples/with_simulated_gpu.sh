@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # usage: with_simulated_gpu.sh [--profile NAME|FILE] COMMAND [ARGUMENT...]
 # Run COMMAND as root, with a simulated GPU that exists until COMMAND ends. The paths of the device are in
-# SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS. $SLUICE_SIM_ROOT/sim/stats.json contains the counters of
-# the device. The exit code is that of COMMAND. Processes that COMMAND leaves running get SIGTERM. The script forwards
-# SIGINT and SIGTERM to COMMAND, waits for COMMAND to end, and then exits with 130 or 143.
+# SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS (a profile of AMD's driver), or in SLUICE_NVIDIA_DEVICE and
+# SLUICE_NVIDIA_PROC (of NVIDIA's). $SLUICE_SIM_ROOT/sim/stats.json contains the counters of the device. The exit code
+# is that of COMMAND. Processes that COMMAND leaves running get SIGTERM. The script forwards SIGINT and SIGTERM to
+# COMMAND, waits for COMMAND to end, and then exits with 130 or 143.
 set -euo pipefail
 
 name=$(basename "$0")
@@ -109,6 +110,8 @@ rm "$SLUICE_SIM_ROOT/ready"
 export SLUICE_KFD_DEVICE=$SLUICE_SIM_ROOT/dev/kfd
 export SLUICE_KFD_SYSFS=$SLUICE_SIM_ROOT/sys/class/kfd/kfd
 export SLUICE_KFD_DEBUGFS=$SLUICE_SIM_ROOT/sys/kernel/debug/kfd
+export SLUICE_NVIDIA_DEVICE=$SLUICE_SIM_ROOT/dev/nvidiactl
+export SLUICE_NVIDIA_PROC=$SLUICE_SIM_ROOT/proc/driver/nvidia
 exit_if_stopped
 # In the background, because bash handles no signal while a foreground command runs; but in our process
 # group and with our standard input, and without the deafness to Ctrl-C that comes with it.

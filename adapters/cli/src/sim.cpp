@@ -40,7 +40,9 @@ std::string exports(const std::string& root) {
       "export SLUICE_SIM_ROOT={0}\n"
       "export SLUICE_KFD_DEVICE={0}/dev/kfd\n"
       "export SLUICE_KFD_SYSFS={0}/sys/class/kfd/kfd\n"
-      "export SLUICE_KFD_DEBUGFS={0}/sys/kernel/debug/kfd\n",
+      "export SLUICE_KFD_DEBUGFS={0}/sys/kernel/debug/kfd\n"
+      "export SLUICE_NVIDIA_DEVICE={0}/dev/nvidiactl\n"
+      "export SLUICE_NVIDIA_PROC={0}/proc/driver/nvidia\n",
       root);
 }
 
@@ -97,7 +99,7 @@ subcommand add_sim(CLI::App& program) {
   auto* const command =
       program.add_subcommand("sim", "Run a simulated GPU for tests without hardware");
   command->footer([] {
-    return "Runs sluice-sim in the foreground until Ctrl-C, and prints four lines to paste\n"
+    return "Runs sluice-sim in the foreground until Ctrl-C, and prints the lines to paste\n"
            "into other shells. Programs started from these shells use the simulated GPU.\n"
            "Needs root and /dev/fuse. In a script: sluice sim --root DIR > env & ... . env\n"
            "Profiles: " +

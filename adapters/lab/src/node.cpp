@@ -81,12 +81,17 @@ void gpu::enter(call one) {
 void gpu::begin() {
   call& one = calls_.front();
   one.started = events_.now();
-  if (shape_.scheduler == sim::queue_scheduler::mes) {
-    if (one.configures) {
-      events_.at(events_.now() + one.cost, [this] { finish(); });
-    } else {
-      next_on_mes();
-    }
+  if (shape_.scheduler == sim::queue_scheduler::mes && !one.configures) {
+    next_on_mes();
+    return;
+  }
+  if (shape_.scheduler != sim::queue_scheduler::runlist) {
+    events_.at(events_.now() + one.cost, [this] {
+      const call& over = calls_.front();
+      for (const auto queue : over.which)
+        model_.set_listed(queue, over.listed, sim::cycle_kind::debug);
+      finish();
+    });
     return;
   }
   for (const auto queue : one.which) model_.set_active(queue, one.listed);

@@ -182,7 +182,7 @@ result<void> virtual_backend::reserve(gpu_id id, double offline_share) {
     });
     news_();
   };
-  if (on == nullptr || on->shape().scheduler == sim::queue_scheduler::mes) {
+  if (on == nullptr || on->shape().scheduler != sim::queue_scheduler::runlist) {
     answer(on == nullptr ? EINVAL : EOPNOTSUPP);
     return {};
   }

@@ -48,8 +48,9 @@ bool end_with(pid_t parent) {
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Simulate an AMD GPU and its compute driver (KFD) as files: DIR/dev/kfd,\n"
-      "DIR/sys/class/kfd/kfd, DIR/sys/kernel/debug/kfd and DIR/sim/{stats.json,control}.\n"
+      "Simulate a GPU and its driver as files. AMD (KFD): DIR/dev/kfd, DIR/sys/class/kfd/kfd and\n"
+      "DIR/sys/kernel/debug/kfd. NVIDIA: DIR/dev/nvidia* and DIR/proc/driver/nvidia. Both:\n"
+      "DIR/sim/{stats.json,control}. The profile selects the driver.\n"
       "The program runs until SIGINT, SIGTERM or SIGHUP. Then it unmounts and removes the files.\n"
       "It needs root and /dev/fuse.",
       "sluice-sim"};

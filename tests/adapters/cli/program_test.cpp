@@ -829,11 +829,13 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
   enter_private_mounts();
   std::string root = "/tmp/sluice-cli-sim-" + std::to_string(::getpid());
   command device{program, {"sim", "--root", root, "--gpus", "2"}, {}};
-  ASSERT_TRUE(device.says("DEBUGFS=" + root + "/sys/kernel/debug/kfd\n")) << device.err();
+  ASSERT_TRUE(device.says("NVIDIA_PROC=" + root + "/proc/driver/nvidia\n")) << device.err();
   EXPECT_EQ(device.out(), "export SLUICE_SIM_ROOT=" + root + "\n" +
                               "export SLUICE_KFD_DEVICE=" + root + "/dev/kfd\n" +
                               "export SLUICE_KFD_SYSFS=" + root + "/sys/class/kfd/kfd\n" +
-                              "export SLUICE_KFD_DEBUGFS=" + root + "/sys/kernel/debug/kfd\n");
+                              "export SLUICE_KFD_DEBUGFS=" + root + "/sys/kernel/debug/kfd\n" +
+                              "export SLUICE_NVIDIA_DEVICE=" + root + "/dev/nvidiactl\n" +
+                              "export SLUICE_NVIDIA_PROC=" + root + "/proc/driver/nvidia\n");
   command seen{program, {"queues"}, {"SLUICE_KFD_SYSFS=" + root + "/sys/class/kfd/kfd"}};
   EXPECT_EQ(seen.ends(), 0) << seen.err();
   EXPECT_THAT(seen.out(), HasSubstr("GPU 1: "));
