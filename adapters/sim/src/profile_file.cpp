@@ -297,6 +297,12 @@ profile load_profile(const std::string& path) {
     auto& gpu = node.gpus[i];
     if (gpu.gpu_id == 0)
       throw profile_error{path + ": gpu.gpu_id is missing; add it to each [[gpu]] table"};
+    constexpr std::uint32_t most_devices = 32;
+    if (node.driver == driver_kind::nvidia && (gpu.gpu_id & 0xffU) >= most_devices) {
+      throw profile_error{path + ": gpu.gpu_id " + std::to_string(gpu.gpu_id) +
+                          " is no PCI address; expected domain << 16 | bus << 8 | device, with a "
+                          "device up to 31"};
+    }
     for (std::size_t j = 0; j < i; ++j) {
       if (node.gpus[j].gpu_id == gpu.gpu_id) {
         throw profile_error{path + ": gpu.gpu_id " + std::to_string(gpu.gpu_id) +

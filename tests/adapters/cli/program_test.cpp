@@ -854,7 +854,7 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
 }
 
 TEST(SluiceSim, ListsTheProfilesThatThereAre) {
-  EXPECT_THAT(profiles(), HasSubstr("gfx1100, mi300x, mi300x-batch"));
+  EXPECT_THAT(profiles(), HasSubstr("gfx1100, h100, mi300x, mi300x-batch"));
   for (const char* words : {"sim", ""}) {
     command help{*words != 0 ? program : SLUICE_SIM_PROGRAM,
                  *words != 0 ? std::vector<std::string>{words, "--help"}

@@ -101,6 +101,18 @@ TEST(ProfileFile, ShipsAMesGpu) {
   EXPECT_FALSE(shipped.gpus[0].counts_occupancy());
 }
 
+TEST(ProfileFile, ShipsAnNvidiaGpu) {
+  auto shipped = load_profile(find_profile("h100"));
+  EXPECT_EQ(shipped.driver, driver_kind::nvidia);
+  EXPECT_EQ(shipped.driver_version, "580.159.04");
+  ASSERT_EQ(shipped.gpus.size(), 1U);
+  EXPECT_EQ(shipped.gpus[0].scheduler, queue_scheduler::channels);
+  EXPECT_TRUE(shipped.gpus[0].time_sliced);
+  EXPECT_EQ(shipped.gpus[0].wave_slots(), 132U * 64U) << "warps";
+  set_gpu_count(shipped, 2);
+  EXPECT_EQ(shipped.gpus[1].gpu_id, shipped.gpus[0].gpu_id + 0x100) << "the next PCI bus";
+}
+
 TEST(ProfileFile, ReadsEveryKindOfValue) {
   const file_with file{
       "name = \"x\"\n"
@@ -122,10 +134,13 @@ TEST(ProfileFile, ReadsEveryKindOfValue) {
 
 TEST(ProfileFile, NamesLineKeyAndExpectationOfWhatIsWrong) {
   const std::string gpu = "[[gpu]]\ngpu_id = 5\n";
+  EXPECT_EQ(complaint("[driver]\nkind = \"nvidia\"\n[[gpu]]\ngpu_id = 51110\n"),
+            ": gpu.gpu_id 51110 is no PCI address; expected domain << 16 | bus << 8 | device, with "
+            "a device up to 31");
   EXPECT_EQ(complaint(gpu + "hqd_slots = 0\n"),
-            ":3: gpu.hqd_slots: expected a whole number from 1 to 1024");
+            ":3: gpu.hqd_slots: expected a whole number from 1 to 4096");
   EXPECT_EQ(complaint(gpu + "hqd_slots = \"many\"\n"),
-            ":3: gpu.hqd_slots: expected a whole number from 1 to 1024");
+            ":3: gpu.hqd_slots: expected a whole number from 1 to 4096");
   EXPECT_EQ(complaint(gpu + "resume_cost = \"10s\"\n"),
             ":3: gpu.resume_cost: expected a duration from 0ns to 9s, such as \"5ms\" (ns, us, ms, "
             "s, min, h)");

@@ -112,7 +112,7 @@ TEST(Program, RefusesAnUnknownProfileNamingWhereItLookedAndWhatIsThere) {
   const auto refused = run_program({"--root", here.path() + "/root", "--profile", "mi9000"});
   EXPECT_EQ(exit_code(refused.status), 2);
   EXPECT_NE(refused.said.find("profiles/mi9000.toml"), std::string::npos) << refused.said;
-  const std::string names = "gfx1100, mi300x, mi300x-batch";
+  const std::string names = "gfx1100, h100, mi300x, mi300x-batch";
   EXPECT_NE(refused.said.find("available: " + names), std::string::npos) << refused.said;
   EXPECT_NE(run_program({"--help"}).said.find("Profiles: " + names), std::string::npos);
   EXPECT_FALSE(fs::exists(here.path() + "/root"));
