@@ -493,7 +493,7 @@ def doctor(on):
             on.note(f"{each['verdict']}: {text}")
     if done.returncode != 0 and not on.result["problems"]:
         on.problem(f"sluice doctor ended with code {done.returncode}")
-    on.figure("doctor: checks that passed", [sum(each["verdict"] == "ok" for each in checks), len(checks)], "ok / all")
+    on.figure("doctor: checks, passed / all", [sum(each["verdict"] == "ok" for each in checks), len(checks)], "")
 
 
 def queues(on):
@@ -811,6 +811,7 @@ def faults(on):
 
 def several(on):
     """several offline programs, and several GPUs, are held and resumed together"""
+    series(on, "1 program", [on.offline()])
     series(on, "4 programs", [on.offline(f"offline-{i}", wait=False) for i in range(4)])
     if len(on.gpus) < 2:
         on.note("one GPU: nothing about several GPUs")
@@ -942,8 +943,8 @@ def run(chosen):
     on.out.mkdir(parents=True, exist_ok=True)
     on.gpus, driver = visible_gpus()
     date = datetime.datetime.now(datetime.timezone.utc)
-    document = {"version": 1, "gpu": on.gpus[0], "gpus": len(on.gpus), "driver": driver, "kernel": os.uname().release,
-                "date": date.isoformat(timespec="seconds"), "sluice": chosen.revision, "quick": chosen.quick,
+    document = {"version": 1, "gpu": " and ".join(sorted(set(on.gpus))), "gpus": len(on.gpus), "driver": driver,
+                "kernel": os.uname().release, "date": date.isoformat(timespec="seconds"), "sluice": chosen.revision, "quick": chosen.quick,
                 "parts": {}}
     file = on.out / f"nvidia-{date:%Y%m%dT%H%M%SZ}.json"
     try:
