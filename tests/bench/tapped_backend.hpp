@@ -50,6 +50,9 @@ class tapped_backend final : public backend, private backend_listener {
   void stop() override { real_->stop(); }
 
  private:
+  void attach_refused(process_id target, std::string_view why) override {
+    listener_->attach_refused(target, why);
+  }
   void attached(process_id target, error_code error) override {
     listener_->attached(target, error);
   }

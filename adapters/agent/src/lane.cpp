@@ -67,11 +67,12 @@ void lane::say(const report& what) {
   owner_.report();
 }
 
-void lane::say_attached(const error_code& error) {
+void lane::say_attached(const error_code& error, std::string_view why) {
   report what;
   what.kind = report_kind::attached;
   what.target = target_;
   what.error = plain_error{error};
+  what.set_why(why);
   say(what);
 }
 

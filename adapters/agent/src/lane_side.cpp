@@ -52,8 +52,9 @@ class target_lane final : public lane {
 
   void run() override {
     if (const auto opened = open(); !opened) {
+      const std::string why = target_ ? target_->why_refused() : why_not_admitted_;
       target_.reset();
-      say_attached(opened.error());
+      say_attached(opened.error(), why);
       return;
     }
     say_attached({});
@@ -70,7 +71,12 @@ class target_lane final : public lane {
     if (!sources_) return last_system_error();
     // Its own, and not that of the pid's next owner.
     if (!pidfd_ || start_time_of(pid_) != start_time_) return errc::unknown_target;
-    if (host_.admits && !host_.admits(pid_, start_time_)) return errc::not_managed;
+    if (host_.admits && !host_.admits(pid_, start_time_)) {
+      why_not_admitted_ =
+          "by the agent's own rules it is not offline, or an earlier agent's hold of it has not "
+          "ended; see the log";
+      return errc::not_managed;
+    }
     target_ = options_.make_target(target(), pid_, start_time_);
     const call_scope inside{*this};
     auto queues = target_->open();
@@ -245,6 +251,7 @@ class target_lane final : public lane {
   unique_fd pidfd_;
   unique_fd sources_;
   std::unique_ptr<lane_target> target_;
+  std::string why_not_admitted_;
   std::optional<std::vector<queue_info>> first_;
   std::vector<queue_info> known_;
   report done_;

@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 10;
+inline constexpr std::uint32_t protocol_version = 11;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
@@ -103,6 +103,7 @@ using report_reader = ring_reader<report, most_reports>;
 /// What has come out of the ring is indexed by this, whoever wrote it, or is a number for people.
 inline void bound_count(report& heard) noexcept {
   heard.result.count = std::min<std::uint16_t>(heard.result.count, max_batch_queues);
+  heard.why.back() = '\0';
   // Of what was observed the listener takes no other enumerator.
   if (heard.seen.work > online_work::running) heard.seen.work = online_work::unknown;
 }

@@ -42,8 +42,6 @@ using namespace std::chrono_literals;
 constexpr duration hand_lease = 2s;
 /// For another 'sluice suspend' to say that it holds the process.
 constexpr duration other_holder_look = 1s;
-/// For the agent's sentence about an error, which takes another way than the error.
-constexpr duration sentence_look = 500ms;
 
 /// Whether the answer to "status" has the process as one that the scheduler attaches to.
 bool is_managed(const json::object& status, pid_t pid) {
@@ -84,6 +82,7 @@ struct hand_target {
   process_id id{};
   pid_t pid = 0;
   phase now = phase::attaching;
+  std::string reason;         // the driver's
   error_code why;             // of a refused attach
   std::uint64_t in_flight{};  // batch, 0: none
   bool overdue = false;       // no caller waits for that batch any more
@@ -281,7 +280,7 @@ class agent_holder final : public queue_holder, private backend_listener {
           end_lost();
           return;
         }
-        if (!keeps_sentences_) pass_sentences_on();
+        pass_sentences_on();
         next = backend_->tick(clock::now());
       }
       changed_.notify_all();
@@ -308,7 +307,6 @@ class agent_holder final : public queue_holder, private backend_listener {
 
   hold_failure finish_attach(std::unique_lock<std::mutex>& lock, hand_target& who,
                              time_point deadline) {
-    keeps_sentences_ = true;
     const bool answered =
         changed_.wait_until(lock, deadline, [&] { return who.now != phase::attaching; });
     hold_failure no;
@@ -323,22 +321,19 @@ class agent_holder final : public queue_holder, private backend_listener {
       nothing.kind = command_kind::resume;
       (void)perform(lock, who, nothing, deadline);
     }
-    if (!no && who.now != phase::attached) no = refusal(lock, who);
-    keeps_sentences_ = false;
-    pass_sentences_on();
+    if (!no && who.now != phase::attached) no = refusal(who);
     return no;
   }
 
-  hold_failure refusal(std::unique_lock<std::mutex>& lock, const hand_target& who) {
+  hold_failure refusal(const hand_target& who) const {
     if (lost_) return {EIO, why_lost(who.pid)};
     if (!who.why || who.why == errc::unknown_target)
       return {ESRCH, fmt::format("process {} has ended", who.pid)};
-    // The driver's reason.
-    changed_.wait_until(lock, clock::now() + sentence_look, [&] { return !said_.empty(); });
+    if (!who.reason.empty())
+      return {EOPNOTSUPP, fmt::format("cannot suspend process {}: {}", who.pid, who.reason)};
     if (who.why == errc::not_managed)
-      return {EOPNOTSUPP, said_.empty() ? fmt::format("the driver {} cannot suspend process {}",
-                                                      driver_->name(), who.pid)
-                                        : std::exchange(said_, {}).back()};
+      return {EOPNOTSUPP,
+              fmt::format("the driver {} cannot suspend process {}", driver_->name(), who.pid)};
     return {EIO, fmt::format("cannot attach to process {}: {}", who.pid, who.why.message())};
   }
 
@@ -423,6 +418,9 @@ class agent_holder final : public queue_holder, private backend_listener {
   }
 
   // From drain(), with the mutex.
+  void attach_refused(process_id target, std::string_view why) override {
+    if (hand_target* const who = find(target); who != nullptr) who->reason = printable(why);
+  }
   void attached(process_id target, error_code error) override {
     hand_target* const who = find(target);
     if (who == nullptr) return;
@@ -471,7 +469,6 @@ class agent_holder final : public queue_holder, private backend_listener {
   std::unique_ptr<backend> backend_;  // guarded by mutex_, as all below, but for ready_fd()
   std::map<pid_t, hand_target> targets_;
   std::vector<std::string> said_;  // by the agent, and not passed on yet
-  bool keeps_sentences_ = false;   // for a caller who waits for a reason
   bool lost_ = false;              // the agent
   bool resumed_ = false;           // what it held
   std::uint64_t last_id_ = 0;

@@ -230,6 +230,7 @@ std::string attach_failure(const process_picture& process, const history& past,
                            const beside_picture& beside) {
   const auto* const known = past.find(process.id);
   std::string text = known != nullptr ? known->attach_failure : std::string();
+  if (!text.empty() && !process.attach_why.empty()) text = printable(process.attach_why);
   if (const std::string by = blocker_of(process, beside); !by.empty())
     text += (text.empty() ? "" : ": ") + ("traced by " + by);
   return text;

@@ -93,6 +93,7 @@ void attacher::consider(process& which, time_point now) {
     waiting_.push_back(which.id);
   }
   if (what != verdict::now) return;
+  which.attach_why.clear();
   const auto asked = backend_.attach(which.id, which.pid, which.start_time);
   if (asked) {
     journal_.put(entry_of(which, journal_kind::attach), now);
@@ -135,7 +136,7 @@ void attacher::failed(process& which, journal_kind asked, error_code error, time
   auto entry = entry_of(which, asked);
   entry.length = wait;
   const bool again = refused && std::exchange(which.attach_refused, true);
-  journal_.put(entry, now, {.error = error, .again = again});
+  journal_.put(entry, now, {.error = error, .text = which.attach_why, .again = again});
 }
 
 void attacher::detached(process& which, time_point now) {

@@ -192,7 +192,7 @@ void event_log::write(const journal_entry& entry, const entry_words& words) {
 void event_log::write_attach_failure(const journal_entry& entry, const entry_words& words) {
   std::uint64_t unsaid = 0;
   if (words.again || !attaches_.allow(entry.at, unsaid)) return;
-  const std::string error = words.error.message();
+  const std::string error = words.text.empty() ? words.error.message() : std::string{words.text};
   if (words.error == errc::not_managed) {
     log_line(log_level::warning, log_part::attach, {{"pid", entry.pid}, {"error", error}},
              "process {}: attach refused: {}; the process runs unscheduled; retrying every {} s{}",

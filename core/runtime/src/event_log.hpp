@@ -16,7 +16,7 @@ namespace sluice::core {
 /// What belongs to an entry and has no room in it, or only cut short. Valid during the call.
 struct entry_words {
   error_code error{};       ///< The entry's `error` and `text` are made of it...
-  std::string_view text{};  ///< ... or `text` of this.
+  std::string_view text{};  ///< ... or `text` of this; of a failed attach, for the log alone.
   std::string_view name{};  ///< Of the client; of the policy before.
   std::string_view why{};   ///< A policy was removed.
   bool again = false;       ///< The last entry said so too: no line.

@@ -61,6 +61,9 @@ class recording_backend final : public backend, private backend_listener {
     return said ? error_code{} : said.error();
   }
 
+  void attach_refused(process_id target, std::string_view why) override {
+    listener_->attach_refused(target, why);
+  }
   void attached(process_id target, error_code error) override {
     record_.attached(target, error);
     listener_->attached(target, error);

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "sluice/backend.hpp"
@@ -153,6 +154,7 @@ struct process {
   std::uint8_t attach_failures = 0;
   bool attach_waiting = false;    ///< In the attacher's list.
   bool attach_refused = false;    ///< Said to be unmanaged, and not yet attached since.
+  std::string attach_why{};       ///< The driver's reason, of the last attach; mostly empty.
   bool session_ended = false;     ///< Without our asking, and not attached since.
   bool was_attached = false;      ///< Or about to be, when the backend was lost, and not since.
   std::vector<gpu*> attach_gpus;  ///< Counted in gpu::attaching.

@@ -135,6 +135,9 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   const world& seen() const noexcept override { return table_; }
 
   // backend_listener
+  void attach_refused(process_id target, std::string_view why) override {
+    if (auto* const one = table_.find(target)) one->attach_why = why;
+  }
   void attached(process_id target, error_code error) override {
     if (auto* const one = table_.find(target)) attacher_.attached(*one, error, table_.now());
   }

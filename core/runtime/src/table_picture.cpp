@@ -27,6 +27,7 @@ process_picture picture_of(const process& one, time_point now) {
                        .attach = picture_of(one.attach),
                        .attach_refused = one.attach_refused,
                        .attach_failures = one.attach_failures,
+                       .attach_why = one.attach_why,
                        .attach_again = one.attach_failures != 0 ? one.attach_from : time_point{},
                        .seen_since = one.seen_since,
                        .off = one.not_running != 0,

@@ -36,9 +36,10 @@ class AgentHolder : public testing::Test {
   void SetUp() override { describe("compute copy"); }
   void TearDown() override { target_.signal(SIGCONT); }
 
-  void describe(const std::string& queues) const {
+  void describe(const std::string& queues) const { describe(queues, pid()); }
+  void describe(const std::string& queues, const std::string& process) const {
     std::filesystem::create_directories(made_.path() + "/processes");
-    std::ofstream{made_.path() + "/processes/" + pid()} << queues;
+    std::ofstream{made_.path() + "/processes/" + process} << queues;
   }
   std::string pid() const { return std::to_string(target_.pid()); }
   std::string directory() const { return made_.path() + "/run"; }
@@ -121,7 +122,7 @@ TEST_F(AgentHolder, ResumesSomeOfTheQueues) {
 
 TEST_F(AgentHolder, EndsWithTheProcess) {
   command other{"/bin/sleep", {"600"}, {}};
-  std::ofstream{made_.path() + "/processes/" + std::to_string(other.pid())} << "compute";
+  describe("compute", std::to_string(other.pid()));
   auto holder = start({"suspend", std::to_string(other.pid())});
   ASSERT_TRUE(holder.says("held by process")) << holder.err();
   other.signal(SIGKILL);
@@ -133,7 +134,7 @@ TEST_F(AgentHolder, EndsWithTheProcess) {
 TEST_F(AgentHolder, SeveralHaveALockEach) {
   command other{"/bin/sleep", {"600"}, {}};
   const auto name = std::to_string(other.pid());
-  std::ofstream{made_.path() + "/processes/" + name} << "compute";
+  describe("compute", name);
   auto one = start({"suspend", pid()});
   ASSERT_TRUE(one.says("held by process")) << one.err();
   auto two = start({"suspend", name});
@@ -231,7 +232,8 @@ TEST_F(AgentHolder, SaysWhyAProcessIsNotHeld) {
   describe("refused");
   const auto refused = run({"suspend", pid()});
   EXPECT_EQ(refused.code, 1);
-  EXPECT_EQ(refused.err, "sluice: process " + pid() + " is marked as refused; remove the mark\n");
+  EXPECT_EQ(refused.err, "sluice: cannot suspend process " + pid() +
+                             ": it is marked as refused; remove the mark\n");
   const auto stranger = run({"suspend", std::to_string(::getpid())});
   EXPECT_EQ(stranger.code, 1);
   EXPECT_EQ(stranger.err,
@@ -244,12 +246,16 @@ TEST_F(AgentHolder, SaysWhyAProcessIsNotHeld) {
 }
 
 TEST_F(AgentHolder, LeavesToADaemonWhatThatManages) {
+  command other{"/bin/sleep", {"600"}, {}};
+  const auto name = std::to_string(other.pid());
+  describe("refused", name);
   const std::string config = made_.path() + "/sluice.toml";
   std::ofstream{config} << "[daemon]\nmode = \"enforce\"\ndirectory = \"" << directory()
                         << "\"\ndriver = \"stopper\"\nclients = false\nagent = \"" << program
                         << "\"\n[policy]\nname = \"fixed_timeslice\"\n[scheduler]\nattach_after = "
                            "\"10ms\"\n[roles]\nstore = \"\"\npids = [{ pid = "
-                        << pid() << ", role = \"offline\" }]\n";
+                        << pid() << ", role = \"offline\" }, { pid = " << name
+                        << ", role = \"offline\" }]\n";
   command daemon{program, {"run", "--config", config}, environment()};
   ASSERT_TRUE(eventually(patience, [&] {
     return run({"status", "--json"}).out.find("\"attach\":\"attached\"") != std::string::npos;
@@ -260,8 +266,16 @@ TEST_F(AgentHolder, LeavesToADaemonWhatThatManages) {
                                          " is managed by process [0-9]+ .*; run "
                                          "'sluice release " +
                                          pid() + "'"));
+  std::string why;
+  EXPECT_TRUE(eventually(patience, [&] {
+    why = run({"why", name}).out;
+    return why.find("sluice cannot attach to process " + name +
+                    ": it is marked as refused; remove the mark") != std::string::npos;
+  })) << why;
   daemon.signal(SIGTERM);
   EXPECT_EQ(daemon.ends(), 0) << daemon.err();
+  EXPECT_THAT(daemon.err(),
+              HasSubstr("process " + name + ": attach refused: it is marked as refused"));
   auto holder = start({"suspend", pid()});
   EXPECT_TRUE(holder.says("held by process")) << holder.err();
 }

@@ -115,12 +115,10 @@ class stopper final : public driver {
 
 class stopped_target final : public agent::lane_target {
  public:
-  stopped_target(std::string folder, pid_t pid, const message_sink& say)
-      : folder_(std::move(folder)), pid_(pid), say_(say) {}
+  stopped_target(std::string folder, pid_t pid) : folder_(std::move(folder)), pid_(pid) {}
 
   result<std::vector<queue_info>> open() override {
     if (const auto words = words_of(folder_, pid_); !words.empty() && words[0] == "refused") {
-      say_("process " + std::to_string(pid_) + " is marked as refused; remove the mark");
       return errc::not_managed;
     }
     std::vector<queue_info> all;
@@ -128,6 +126,7 @@ class stopped_target final : public agent::lane_target {
       all.push_back({.id = each.id, .gpu = each.gpu, .type = each.kind});
     return all;
   }
+  std::string why_refused() const override { return "it is marked as refused; remove the mark"; }
   int act(command_kind what, gpu_id, std::span<const driver_queue_id> queues,
           std::span<outcome> outcomes) override {
     for (std::size_t index = 0; index < queues.size(); ++index) {
@@ -145,7 +144,6 @@ class stopped_target final : public agent::lane_target {
  private:
   const std::string folder_;
   const pid_t pid_;
-  const message_sink& say_;
   std::set<driver_queue_id> held_;
 };
 
@@ -156,9 +154,8 @@ class acting_stopper final : public agent::acting_driver {
     return key == "folder" && !(folder_ = value).empty();
   }
   result<std::unique_ptr<acting_side>> open(const agent::acting_host& host) override {
-    say_ = host.say;
     const auto make = [this](process_id, pid_t pid, std::uint64_t) {
-      return std::make_unique<stopped_target>(folder_, pid, say_);
+      return std::make_unique<stopped_target>(folder_, pid);
     };
     return agent::make_lane_side({.acting = {"SIGSTOP", {}}, .make_target = make}, host);
   }
@@ -178,7 +175,6 @@ class acting_stopper final : public agent::acting_driver {
 
  private:
   std::string folder_;
-  message_sink say_;
 };
 
 int run_command(int argc, char** argv) {

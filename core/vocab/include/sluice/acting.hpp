@@ -6,10 +6,12 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "sluice/backend.hpp"
@@ -25,7 +27,8 @@ namespace sluice {
 inline constexpr std::size_t most_followed = 64;
 
 enum class report_kind : std::uint8_t {
-  attached,       ///< target; error (none: its queues follow). With an error it is not managed.
+  attached,       ///< target; error (none: its queues follow). With an error it is not managed;
+                  ///< why.
   queue_added,    ///< target, queue.
   queue_removed,  ///< target, queue.id.
   completed,      ///< target, result.
@@ -60,6 +63,8 @@ struct plain_error {
 /// What the acting side has to say: backend_listener's calls as values. It crosses a process
 /// boundary, so it has no bool: one that is neither true nor false is undefined behaviour.
 struct report {
+  static constexpr std::size_t longest_why = 159;
+
   report_kind kind{};
   plain_error error;
   process_id target{};
@@ -71,6 +76,10 @@ struct report {
   duration quantum{};
   observation seen;
   batch_result result{};
+  std::array<char, longest_why + 1> why{};  ///< Ends with a zero; what is longer is cut.
+
+  void set_why(std::string_view words) noexcept { why[words.copy(why.data(), longest_why)] = '\0'; }
+  std::string_view words() const noexcept { return why.data(); }
 };
 static_assert(std::is_trivially_copyable_v<report>);
 
@@ -95,7 +104,10 @@ inline report unperformed(const batch& work, outcome of_all, int driver_errno) {
 /// Calls the member of `listener` that `what` stands for.
 inline void deliver(const report& what, backend_listener& listener) {
   switch (what.kind) {
-    case report_kind::attached: listener.attached(what.target, error_code{what.error}); break;
+    case report_kind::attached:
+      if (const auto why = what.words(); !why.empty()) listener.attach_refused(what.target, why);
+      listener.attached(what.target, error_code{what.error});
+      break;
     case report_kind::queue_added: listener.queue_added(what.queue); break;
     case report_kind::queue_removed: listener.queue_removed(what.target, what.queue.id); break;
     case report_kind::completed: listener.completed(what.result); break;

@@ -121,6 +121,12 @@ class backend_listener {
  public:
   /// The answer to attach(). On success the target's queues follow as queue_added().
   virtual void attached(process_id target, error_code error) = 0;
+  /// Just before attached() with an error, where the driver has a reason: one sentence for people,
+  /// valid during the call.
+  virtual void attach_refused(process_id target, std::string_view why) {
+    (void)target;
+    (void)why;
+  }
   virtual void queue_added(const queue_info& queue) = 0;
   virtual void queue_removed(process_id target, driver_queue_id queue) = 0;
   /// Exactly once per accepted batch, unless lost() comes first.

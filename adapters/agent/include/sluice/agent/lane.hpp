@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -116,7 +117,8 @@ class lane {
 
   /// Waits while the owner does not take reports, unless it is abandoned.
   void say(const report& what);
-  void say_attached(const error_code& error);
+  /// \param why a sentence, of an error.
+  void say_attached(const error_code& error, std::string_view why = {});
   void say_detached();
   void say_queue(const queue_info& added);
   void say_removed(driver_queue_id queue);

@@ -34,6 +34,9 @@ class lane_target {
 
   /// Begins. \return its queues, which all run; queue_info::target need not be set.
   [[nodiscard]] virtual result<std::vector<queue_info>> open() = 0;
+  /// Why open() failed: one sentence for people, which `sluice why` and the scheduler's log show
+  /// (report::longest_why characters at most). Empty: the error says it all.
+  virtual std::string why_refused() const { return {}; }
   /// Readable when the queues may have changed. Asked once, after open(). -1: they do not.
   virtual int event_fd() const noexcept { return -1; }
   /// The queues as they are now; makes event_fd() unreadable.
