@@ -15,7 +15,10 @@ sed -e "s|@bindir@|$bin|" -e "s|@docdir@|$work|" "$source/adapters/cli/systemd/s
 grep -q "^ExecStart=$bin/sluice run --config /etc/sluice/sluice.toml$" "$work/sluice.service"
 # A wrong configuration fails the reload before anybody is told; a node without the driver is no failure.
 [ "$(sed -n 's/^ExecReload=//p' "$work/sluice.service" | head -n 1)" = "$bin/sluice check /etc/sluice/sluice.toml" ]
-grep -q '^ConditionPathExists=/dev/kfd$' "$work/sluice.service"
+grep -q '^ConditionPathExists=|/dev/kfd$' "$work/sluice.service"
+grep -q '^ConditionPathExists=|/dev/nvidiactl$' "$work/sluice.service"
+# The same directory as the daemon's, whatever it is.
+grep -q "^ExecStopPost=$bin/sluice rescue --config /etc/sluice/sluice.toml$" "$work/sluice.service"
 grep -q '^WantedBy=.* dev-kfd.device$' "$work/sluice.service"
 grep -q '^SUBSYSTEM=="kfd", .*TAG+="systemd"$' "$source/adapters/cli/systemd/sluice.udev"
 said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$said"; exit 1; }
