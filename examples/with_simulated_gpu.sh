@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # usage: with_simulated_gpu.sh [--profile NAME|FILE] COMMAND [ARGUMENT...]
 # Run COMMAND as root, with a simulated GPU that exists until COMMAND ends. The paths of the device are in
-# SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS (a profile of AMD's driver), or in SLUICE_NVIDIA_DEVICE and
-# SLUICE_NVIDIA_PROC (of NVIDIA's). $SLUICE_SIM_ROOT/sim/stats.json contains the counters of the device. The exit code
+# SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS. With a profile of NVIDIA's driver, they are in
+# SLUICE_NVIDIA_DEVICE and SLUICE_NVIDIA_PROC. $SLUICE_SIM_ROOT/sim/stats.json contains the counters of the device. The exit code
 # is that of COMMAND. Processes that COMMAND leaves running get SIGTERM. The script forwards SIGINT and SIGTERM to
 # COMMAND, waits for COMMAND to end, and then exits with 130 or 143.
 set -euo pipefail

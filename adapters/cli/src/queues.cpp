@@ -371,55 +371,60 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
       "role; released: offline, but 'sluice release' applies; gang: offline, but its\n"
       "gang is not complete. GPU: as in HIP_VISIBLE_DEVICES. Only root sees priorities.\n" +
       std::string{exit_codes});
-  return {command, [chosen, known] {
-            if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
-            const auto driver = find_driver(known, chosen->driver);
-            if (!driver) return exit_failed;
-            const bool twice = chosen->interval > 0s;
-            const auto before = twice ? driver->look() : driver->look_closely();
-            if (!before) {
-              complain(driver->why_no_look(before.error()));
-              return exit_failed;
-            }
-            for (const pid_t pid : chosen->filter.pids) {
-              if (std::ranges::find(before->processes, pid, &process_description::pid) !=
-                  before->processes.end())
-                continue;
-              complain("--pid: " + driver->why_not_listed(pid));
-              return exit_failed;
-            }
-            node_view seen = *before;
-            about_processes about;
-            if (twice) {
-              std::this_thread::sleep_for(chosen->interval);
-              if (auto again = driver->look_closely()) seen = std::move(*again);
-              about.evicted = evicted_between(*before, seen);
-            }
-            about.unfiltered = seen.processes.size();
-            auto warnings = memory_warnings(*before, seen);
-            auto breakers = open_breakers(*driver);
-            std::ranges::move(breaker_warnings(seen, breakers), std::back_inserter(warnings));
-            if (const auto wrong = apply(chosen->filter, seen)) {
-              complain(*wrong);
-              return exit_failed;
-            }
-            std::string message;
-            const auto rules = load_rules(chosen->config, message);
-            if (!rules) {
-              complain(message);
-              return exit_failed;
-            }
-            about.given = roles_now(*driver->make_survey(complain), *rules, complain);
-            about.held = ask_holders(seen);
-            if (chosen->json) {
-              auto all = queues_json(seen, about, warnings);
-              all.as_object()["breakers"] = breakers_json(breakers);
-              return print(all) ? exit_done : exit_failed;
-            }
-            if (!print(queues_text(seen, about, terminal_width()))) return exit_failed;
-            for (const auto& each : warnings) complain("warning: " + each);
-            return exit_done;
-          }};
+  return {
+      command, [chosen, known] {
+        if (!chosen->type.empty()) chosen->filter.compute = chosen->type == "compute";
+        const auto driver = find_driver(known, chosen->driver);
+        if (!driver) return exit_failed;
+        const bool twice = chosen->interval > 0s;
+        const auto before = twice ? driver->look() : driver->look_closely();
+        if (!before) {
+          complain(driver->why_no_look(before.error()));
+          return exit_failed;
+        }
+        for (const pid_t pid : chosen->filter.pids) {
+          if (std::ranges::find(before->processes, pid, &process_description::pid) !=
+              before->processes.end())
+            continue;
+          complain("--pid: " + driver->why_not_listed(pid));
+          return exit_failed;
+        }
+        node_view seen = *before;
+        about_processes about;
+        if (twice) {
+          std::this_thread::sleep_for(chosen->interval);
+          if (auto again = driver->look_closely()) seen = std::move(*again);
+          about.evicted = evicted_between(*before, seen);
+        }
+        about.unfiltered = seen.processes.size();
+        auto warnings = memory_warnings(*before, seen);
+        auto breakers = open_breakers(*driver);
+        std::ranges::move(breaker_warnings(seen, breakers), std::back_inserter(warnings));
+        if (const auto wrong = apply(chosen->filter, seen)) {
+          complain(*wrong);
+          return exit_failed;
+        }
+        for (const auto& each : seen.processes)
+          if (!each.not_suspended.empty())
+            warnings.push_back(fmt::format("process {} ({}) {}; sluice does not suspend it",
+                                           each.pid, printable(each.command), each.not_suspended));
+        std::string message;
+        const auto rules = load_rules(chosen->config, message);
+        if (!rules) {
+          complain(message);
+          return exit_failed;
+        }
+        about.given = roles_now(*driver->make_survey(complain), *rules, complain);
+        about.held = ask_holders(seen);
+        if (chosen->json) {
+          auto all = queues_json(seen, about, warnings);
+          all.as_object()["breakers"] = breakers_json(breakers);
+          return print(all) ? exit_done : exit_failed;
+        }
+        if (!print(queues_text(seen, about, terminal_width()))) return exit_failed;
+        for (const auto& each : warnings) complain("warning: " + each);
+        return exit_done;
+      }};
 }
 
 }  // namespace sluice::cli

@@ -27,11 +27,10 @@ class nvidia_acting_driver final : public agent::acting_driver {
  public:
   std::string_view name() const noexcept override { return "nvidia"; }
   std::string_view help() const noexcept override {
-    return "  device=PATH            control device of the driver [/dev/nvidiactl]\n"
-           "  proc=PATH              proc tree of the driver [/proc/driver/nvidia]\n"
+    return "  device=PATH            control device [/dev/nvidiactl]\n"
+           "  proc=PATH              proc tree [/proc/driver/nvidia]\n"
            "  allow_untested_driver=true|false\n"
-           "                         also act on a driver release that sluice was not\n"
-           "                         tested with [false]\n";
+           "                         act on releases that were not tested [false]\n";
   }
   bool set(std::string_view key, std::string_view value, std::string& why) override {
     if (key == "allow_untested_driver") {

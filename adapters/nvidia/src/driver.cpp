@@ -115,6 +115,7 @@ class nvidia_driver final : public driver {
     if (!device || !pidfd) return;
     auto clients = process_clients::open(of.pid, std::move(pidfd), *device);
     if (!clients || !clients->refresh()) return;
+    of.not_suspended = clients->not_understood();
     for (const client_objects& each : clients->clients()) {
       for (const auto& [handle, one] : each.channels()) {
         const channel_group* const in = each.group_of(one);

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <utility>
 
 #include "sluice/os/proc.hpp"
 
@@ -32,9 +34,9 @@ bool arm(const unique_fd& timer, duration first) {
 
 }  // namespace
 
-result<void> nvidia_target::refuse(const std::string& why) const {
-  host_.say("process " + std::to_string(pid_) + " (" + command_of(pid_) + ") " + why +
-            "; sluice does not suspend it");
+result<void> nvidia_target::refuse(const std::string& why) {
+  refused_ = "process " + std::to_string(pid_) + " (" + command_of(pid_) + ") " + why;
+  host_.say(refused_ + "; sluice does not suspend it");
   return errc::not_managed;
 }
 
@@ -46,11 +48,9 @@ result<std::vector<queue_info>> nvidia_target::open() {
   auto opened = process_clients::open(pid_, std::move(pidfd), users_.of());
   if (!opened) {
     if (opened.error().category() != boost::system::system_category()) return opened.error();
-    host_.say("cannot read the memory of process " + std::to_string(pid_) + " (" +
-              command_of(pid_) + "): " + opened.error().message() +
-              "; sluice-agent needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or the same user and "
-              "kernel.yama.ptrace_scope 0");
-    return errc::not_managed;
+    return refuse("cannot be read: " + opened.error().message() +
+                  "; the agent needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH")
+        .error();
   }
   clients_.emplace(std::move(*opened));
   return read();
@@ -68,8 +68,10 @@ result<std::vector<queue_info>> nvidia_target::read() {
   if (const auto looked = clients_->refresh(); !looked) return looked.error();
   forget_gone();
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why).error();
-  if (looks_++ % sharers_every == 0)
-    if (const auto checked = check_sharers(); !checked) return checked.error();
+  if (looks_++ % sharers_every == 0) sharers_ = clients_->sharers(users_.now());
+  // Whether it may be managed is asked before each suspend: the host names one process after the
+  // other as offline.
+  if (!disables_.empty() && !sharers_are_offline()) return errc::not_managed;
 
   std::vector<queue_info> queues;
   std::map<gpu_id, std::size_t> counts;
@@ -114,15 +116,18 @@ void nvidia_target::forget_gone() {
 }
 
 /// Its channels are those of every process that has the open file: all of them have to be offline.
-result<void> nvidia_target::check_sharers() {
-  for (const remote_fd& each : clients_->sharers(users_.now())) {
+bool nvidia_target::sharers_are_offline() {
+  for (const remote_fd& each : sharers_) {
     const auto start = start_time_of(each.pid);
-    if (!start) continue;
-    if (host_.is_offline && host_.is_offline(each.pid, *start)) continue;
-    return refuse("shares its connection to the driver with process " + std::to_string(each.pid) +
-                  " (" + command_of(each.pid) + "), which is not offline");
+    if (!start || (host_.is_offline && host_.is_offline(each.pid, *start))) continue;
+    if (std::exchange(told_of_, each.pid) != each.pid)
+      host_.say("process " + std::to_string(pid_) + " (" + command_of(pid_) +
+                ") shares its connection to the driver with process " + std::to_string(each.pid) +
+                " (" + command_of(each.pid) +
+                "), which is not offline; sluice does not suspend them");
+    return false;
   }
-  return {};
+  return true;
 }
 
 std::optional<nvidia_target::place> nvidia_target::find(driver_queue_id id, gpu_id on) const {
@@ -164,6 +169,7 @@ int nvidia_target::act(command_kind what, gpu_id gpu, std::span<const driver_que
                        std::span<outcome> outcomes) {
   clients_->drop_closed();
   forget_gone();
+  if (what == command_kind::suspend && !sharers_are_offline()) return EPERM;
   if (what == command_kind::resume) return resume(gpu, queues, outcomes);
   // Channels may have come since the last look, and run on.
   const int error = suspend(gpu, queues, outcomes);

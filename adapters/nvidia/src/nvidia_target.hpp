@@ -31,6 +31,7 @@ class nvidia_target final : public agent::lane_target {
       : users_(users), calls_(calls), host_(host), pid_(pid), start_time_(start_time) {}
 
   result<std::vector<queue_info>> open() override;
+  std::string why_refused() const override { return refused_; }
   int event_fd() const noexcept override { return timer_.get(); }
   result<std::vector<queue_info>> refresh() override;
   std::string record() const override;
@@ -49,7 +50,7 @@ class nvidia_target final : public agent::lane_target {
 
   /// What open() and refresh() have in common.
   result<std::vector<queue_info>> read();
-  result<void> check_sharers();
+  bool sharers_are_offline();
   std::optional<place> find(driver_queue_id id, gpu_id on) const;
   void forget_gone();
   int suspend(gpu_id gpu, std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
@@ -59,7 +60,7 @@ class nvidia_target final : public agent::lane_target {
                        const std::function<void(std::size_t, channel_state)>& became);
   rm_status set_slice(const client_objects& in, uapi::NvHandle group, std::uint64_t microseconds);
   bool restore_slices(gpu_id on);
-  result<void> refuse(const std::string& why) const;
+  result<void> refuse(const std::string& why);
 
   user_list& users_;
   channel_calls& calls_;
@@ -72,6 +73,9 @@ class nvidia_target final : public agent::lane_target {
   std::map<channel_key, std::uint64_t> own_slices_;  ///< Of groups, before the first change.
   std::map<gpu_id, std::uint64_t> quanta_;           ///< Microseconds; of GPUs that have one.
   unsigned looks_ = 0;
+  std::vector<remote_fd> sharers_;  ///< At a look of the last second.
+  pid_t told_of_ = 0;               ///< Of which sharer the log has a line.
+  std::string refused_;             ///< Why, as a sentence.
 };
 
 }  // namespace sluice::nvidia

@@ -104,7 +104,7 @@ TEST(SluiceQueues, SaysWhatIsNotThere) {
     EXPECT_THAT(unitless.err, ContainsRegex("invalid duration '10': expected [0-9]+m?s to 1h"));
   }
 
-  command nowhere{program, {"queues"}, {"SLUICE_KFD_SYSFS=/nonexistent/kfd"}};
+  command nowhere{program, {"queues", "--driver", "kfd"}, {"SLUICE_KFD_SYSFS=/nonexistent/kfd"}};
   EXPECT_EQ(nowhere.ends(), 1);
   EXPECT_THAT(nowhere.err(), HasSubstr("cannot read /nonexistent/kfd/proc: No such file"));
 }
@@ -641,7 +641,7 @@ TEST(SluiceDoctor, FindsThatTheSimulatedDeviceCanBePreempted) {
   EXPECT_EQ(json.code, 0);
   EXPECT_FALSE(boost::json::parse(json.out).at("blocked").as_bool());
 
-  command nowhere{program, {"doctor"}, {"SLUICE_KFD_DEVICE=/nonexistent/kfd"}};
+  command nowhere{program, {"doctor", "--driver", "kfd"}, {"SLUICE_KFD_DEVICE=/nonexistent/kfd"}};
   EXPECT_EQ(nowhere.ends(), 1);
   EXPECT_THAT(nowhere.out(), HasSubstr("BLOCKED  device: /nonexistent/kfd cannot be opened"));
 }
@@ -836,7 +836,8 @@ TEST(SluiceSim, StartsADeviceAndSaysHowToUseIt) {
                               "export SLUICE_KFD_DEBUGFS=" + root + "/sys/kernel/debug/kfd\n" +
                               "export SLUICE_NVIDIA_DEVICE=" + root + "/dev/nvidiactl\n" +
                               "export SLUICE_NVIDIA_PROC=" + root + "/proc/driver/nvidia\n");
-  command seen{program, {"queues"}, {"SLUICE_KFD_SYSFS=" + root + "/sys/class/kfd/kfd"}};
+  command seen{
+      program, {"queues", "--driver", "kfd"}, {"SLUICE_KFD_SYSFS=" + root + "/sys/class/kfd/kfd"}};
   EXPECT_EQ(seen.ends(), 0) << seen.err();
   EXPECT_THAT(seen.out(), HasSubstr("GPU 1: "));
   device.signal(SIGINT);

@@ -54,6 +54,9 @@ struct process_description {
   std::map<gpu_id, std::uint64_t> vram{};        ///< Bytes.
   std::map<gpu_id, std::uint64_t> evicted_ms{};  ///< Since the process began.
   std::vector<queue_description> queues{};       ///< By id.
+  /// Why the driver cannot suspend it: the end of a sentence about the process. Empty: it can, or a
+  /// look does not tell.
+  std::string not_suspended{};
 };
 
 struct node_view {
