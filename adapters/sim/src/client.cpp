@@ -24,6 +24,7 @@
 #include "sluice/kfd/uapi.hpp"
 #include "sluice/kfd/uapi_memory.hpp"
 #include "sluice/sim/abi.hpp"
+#include "sluice/sim/nvidia_client.hpp"
 
 namespace sluice::sim {
 
@@ -276,9 +277,8 @@ void destroy_event(int fd, std::uint32_t event) noexcept {
   (void)call(fd, uapi::AMDKFD_IOC_DESTROY_EVENT, destroy);
 }
 
-}  // namespace
-
-struct gpu_client::impl {
+/// A process's use of AMD's driver.
+struct kfd_client_state {
   int fd = -1;
   bool runtime_enabled = false;
   // 0: none. They stay set after a reset of any GPU, and after a page fault of this process.
@@ -288,10 +288,10 @@ struct gpu_client::impl {
   std::vector<int> renders;  // Render nodes, whose address spaces the driver uses for queues.
   r_debug code_objects = no_code_objects();  // The driver keeps its address.
 
-  impl() = default;
-  impl(const impl&) = delete;
-  impl& operator=(const impl&) = delete;
-  ~impl() {
+  kfd_client_state() = default;
+  kfd_client_state(const kfd_client_state&) = delete;
+  kfd_client_state& operator=(const kfd_client_state&) = delete;
+  ~kfd_client_state() {
     if (runtime_enabled) {
       uapi::kfd_ioctl_runtime_enable_args disable{};
       (void)call(fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, disable);
@@ -325,67 +325,7 @@ struct gpu_client::impl {
   }
 };
 
-gpu_client::gpu_client(std::unique_ptr<impl> state) : impl_{std::move(state)} {}
-gpu_client::~gpu_client() = default;
-
-result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
-  const auto device = setting(std::move(options.device), "SLUICE_KFD_DEVICE", "/dev/kfd");
-  const auto sysfs = setting(std::move(options.sysfs), "SLUICE_KFD_SYSFS", "/sys/class/kfd/kfd");
-  auto state = std::make_unique<impl>();
-  do {
-    state->fd = ::open(device.c_str(), O_RDWR | O_CLOEXEC);
-  } while (state->fd < 0 && errno == EINTR);  // amdkfd's open does not wait for a signal handler.
-  if (state->fd < 0) return last_system_error();
-  uapi::kfd_ioctl_get_version_args version{};
-  if (const auto got = call(state->fd, uapi::AMDKFD_IOC_GET_VERSION, version); !got) {
-    return got.error();
-  }
-  if (version.major_version != uapi::KFD_IOCTL_MAJOR_VERSION) return errc::not_supported;
-  state->nodes = find_gpus(sysfs);
-  const topology_node* const wanted =
-      options.gpu == 0 ? state->nodes.data() : state->find(options.gpu);
-  if (state->nodes.empty() || wanted == nullptr) return system_error(ENODEV);
-  state->first = static_cast<std::size_t>(wanted - state->nodes.data());
-  if (auto got = state->acquire_address_spaces(device.substr(0, device.rfind('/'))); !got)
-    return got.error();
-  // Before any queue exists, so that no reset is missed.
-  for (const auto& [type, event] :
-       {std::pair{uapi::KFD_IOC_EVENT_HW_EXCEPTION, &state->hardware_exception},
-        std::pair{uapi::KFD_IOC_EVENT_MEMORY, &state->page_fault}}) {
-    uapi::kfd_ioctl_create_event_args made{};
-    made.event_type = type;
-    if (const auto got = call(state->fd, uapi::AMDKFD_IOC_CREATE_EVENT, made); !got) {
-      return got.error();
-    }
-    *event = made.event_id;
-  }
-  if (!options.runtime) return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
-  // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
-  uapi::kfd_ioctl_runtime_enable_args enable{};
-  enable.r_debug = address_of(&state->code_objects);
-  enable.mode_mask = uapi::KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK;
-  if (const auto got = call(state->fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, enable); !got) {
-    return got.error();
-  }
-  state->runtime_enabled = true;
-  return std::unique_ptr<gpu_client>{new gpu_client{std::move(state)}};
-}
-
-std::uint32_t gpu_client::gpu() const noexcept { return impl_->node().gpu; }
-std::vector<std::uint32_t> gpu_client::gpus() const {
-  std::vector<std::uint32_t> out;
-  for (const auto& each : impl_->nodes) out.push_back(each.gpu);
-  return out;
-}
-int gpu_client::fd() const noexcept { return impl_->fd; }
-
-std::uint32_t gpu_client::wave_slots() const noexcept {
-  const auto& properties = impl_->node().properties;
-  return static_cast<std::uint32_t>(value_of(properties, "simd_count") *
-                                    value_of(properties, "max_waves_per_simd"));
-}
-
-struct gpu_queue::impl {
+struct kfd_queue_state {
   int fd = -1;  // The client's.
   bool alive = false;
   std::uint32_t id = 0;
@@ -407,10 +347,10 @@ struct gpu_queue::impl {
   // re-arms a signal: who finds a signal armed that this already passed looked at a reused one.
   mutable std::atomic<std::uint64_t> completed{0};
 
-  impl() = default;
-  impl(const impl&) = delete;
-  impl& operator=(const impl&) = delete;
-  ~impl() {
+  kfd_queue_state() = default;
+  kfd_queue_state(const kfd_queue_state&) = delete;
+  kfd_queue_state& operator=(const kfd_queue_state&) = delete;
+  ~kfd_queue_state() {
     destroy_event(fd, event);
     if (doorbell >= 0) close(doorbell);
   }
@@ -455,13 +395,60 @@ struct gpu_queue::impl {
   }
 };
 
-result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options options) {
+class kfd_gpu_queue final : public gpu_queue {
+ public:
+  explicit kfd_gpu_queue(std::unique_ptr<kfd_queue_state> state) : impl_{std::move(state)} {}
+  ~kfd_gpu_queue() override { (void)impl_->destroy_queue(); }
+  result<std::uint64_t> submit(const kernel& work) noexcept override;
+  void ring() noexcept override {
+    if (impl_->doorbell >= 0) eventfd_write(impl_->doorbell, 1);
+  }
+  result<void> wait(std::uint64_t index, duration timeout) override;
+  bool finished(std::uint64_t index) const noexcept override {
+    return index < submitted() && impl_->finished(index);
+  }
+  done completion(std::uint64_t index) const noexcept override;
+  std::uint64_t submitted() const noexcept override {
+    return impl_->submitted.load(std::memory_order_acquire);
+  }
+  std::uint64_t completed() const noexcept override { return impl_->advance(); }
+  bool has_doorbell() const noexcept override { return impl_->doorbell >= 0; }
+  std::uint32_t id() const noexcept override { return impl_->id; }
+  std::uint64_t ring_base() const noexcept override { return impl_->ring.address(); }
+  result<void> destroy() override { return impl_->destroy_queue(); }
+
+ private:
+  const std::unique_ptr<kfd_queue_state> impl_;
+};
+
+class kfd_gpu_client final : public gpu_client {
+ public:
+  explicit kfd_gpu_client(std::unique_ptr<kfd_client_state> state) : impl_{std::move(state)} {}
+  std::uint32_t gpu() const noexcept override { return impl_->node().gpu; }
+  std::vector<std::uint32_t> gpus() const override {
+    std::vector<std::uint32_t> out;
+    for (const auto& each : impl_->nodes) out.push_back(each.gpu);
+    return out;
+  }
+  std::uint32_t wave_slots() const noexcept override {
+    const auto& properties = impl_->node().properties;
+    return static_cast<std::uint32_t>(value_of(properties, "simd_count") *
+                                      value_of(properties, "max_waves_per_simd"));
+  }
+  int fd() const noexcept override { return impl_->fd; }
+  result<std::unique_ptr<gpu_queue>> create_queue(queue_options options) override;
+
+ private:
+  const std::unique_ptr<kfd_client_state> impl_;
+};
+
+result<std::unique_ptr<gpu_queue>> kfd_gpu_client::create_queue(queue_options options) {
   constexpr std::uint32_t most_packets = 1U << 20U;
   if (!std::has_single_bit(options.packets) || options.packets < 64 ||
       options.packets > most_packets || options.priority > uapi::KFD_MAX_QUEUE_PRIORITY) {
     return errc::bad_config;
   }
-  auto state = std::make_unique<gpu_queue::impl>();
+  auto state = std::make_unique<kfd_queue_state>();
   state->fd = impl_->fd;
   state->packets = options.packets;
   const auto* const node = options.gpu == 0 ? &impl_->node() : impl_->find(options.gpu);
@@ -541,13 +528,10 @@ result<std::unique_ptr<gpu_queue>> gpu_client::create_queue(queue_options option
       close(std::exchange(state->doorbell, -1));  // The device looks at the write index instead.
     }
   }
-  return std::unique_ptr<gpu_queue>{new gpu_queue{std::move(state)}};
+  return std::unique_ptr<gpu_queue>{std::make_unique<kfd_gpu_queue>(std::move(state))};
 }
 
-gpu_queue::gpu_queue(std::unique_ptr<impl> state) : impl_{std::move(state)} {}
-gpu_queue::~gpu_queue() { (void)impl_->destroy_queue(); }
-
-result<std::uint64_t> gpu_queue::submit(const kernel& work) noexcept {
+result<std::uint64_t> kfd_gpu_queue::submit(const kernel& work) noexcept {
   const auto index = impl_->submitted.load(std::memory_order_relaxed);
   if (index >= impl_->packets && !impl_->finished(index - impl_->packets)) return errc::full;
 
@@ -576,11 +560,7 @@ result<std::uint64_t> gpu_queue::submit(const kernel& work) noexcept {
   return index;
 }
 
-void gpu_queue::ring() noexcept {
-  if (impl_->doorbell >= 0) eventfd_write(impl_->doorbell, 1);
-}
-
-result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
+result<void> kfd_gpu_queue::wait(std::uint64_t index, duration timeout) {
   if (index >= submitted()) return system_error(EINVAL);
   constexpr duration for_ever = std::chrono::hours{24 * 365};  // What can be added to now().
   const auto deadline = clock::now() + std::min(timeout, for_ever);
@@ -613,11 +593,7 @@ result<void> gpu_queue::wait(std::uint64_t index, duration timeout) {
   }
 }
 
-bool gpu_queue::finished(std::uint64_t index) const noexcept {
-  return index < submitted() && impl_->finished(index);
-}
-
-gpu_queue::done gpu_queue::completion(std::uint64_t index) const noexcept {
+gpu_queue::done kfd_gpu_queue::completion(std::uint64_t index) const noexcept {
   auto& signal = impl_->signal_of(index);
   const auto value = std::atomic_ref{signal.value}.load(std::memory_order_acquire);
   const auto at = [](std::uint64_t& stamp) {
@@ -627,14 +603,69 @@ gpu_queue::done gpu_queue::completion(std::uint64_t index) const noexcept {
   return {.start = at(signal.start_ts), .end = at(signal.end_ts), .value = value};
 }
 
-std::uint64_t gpu_queue::submitted() const noexcept {
-  return impl_->submitted.load(std::memory_order_acquire);
+result<std::unique_ptr<gpu_client>> open_kfd(const std::string& device, client_options options) {
+  const auto sysfs = setting(std::move(options.sysfs), "SLUICE_KFD_SYSFS", "/sys/class/kfd/kfd");
+  auto state = std::make_unique<kfd_client_state>();
+  do {
+    state->fd = ::open(device.c_str(), O_RDWR | O_CLOEXEC);
+  } while (state->fd < 0 && errno == EINTR);  // amdkfd's open does not wait for a signal handler.
+  if (state->fd < 0) return last_system_error();
+  uapi::kfd_ioctl_get_version_args version{};
+  if (const auto got = call(state->fd, uapi::AMDKFD_IOC_GET_VERSION, version); !got) {
+    return got.error();
+  }
+  if (version.major_version != uapi::KFD_IOCTL_MAJOR_VERSION) return errc::not_supported;
+  state->nodes = find_gpus(sysfs);
+  const topology_node* const wanted =
+      options.gpu == 0 ? state->nodes.data() : state->find(options.gpu);
+  if (state->nodes.empty() || wanted == nullptr) return system_error(ENODEV);
+  state->first = static_cast<std::size_t>(wanted - state->nodes.data());
+  if (auto got = state->acquire_address_spaces(device.substr(0, device.rfind('/'))); !got)
+    return got.error();
+  // Before any queue exists, so that no reset is missed.
+  for (const auto& [type, event] :
+       {std::pair{uapi::KFD_IOC_EVENT_HW_EXCEPTION, &state->hardware_exception},
+        std::pair{uapi::KFD_IOC_EVENT_MEMORY, &state->page_fault}}) {
+    uapi::kfd_ioctl_create_event_args made{};
+    made.event_type = type;
+    if (const auto got = call(state->fd, uapi::AMDKFD_IOC_CREATE_EVENT, made); !got) {
+      return got.error();
+    }
+    *event = made.event_id;
+  }
+  if (!options.runtime)
+    return std::unique_ptr<gpu_client>{std::make_unique<kfd_gpu_client>(std::move(state))};
+  // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
+  uapi::kfd_ioctl_runtime_enable_args enable{};
+  enable.r_debug = address_of(&state->code_objects);
+  enable.mode_mask = uapi::KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK;
+  if (const auto got = call(state->fd, uapi::AMDKFD_IOC_RUNTIME_ENABLE, enable); !got) {
+    return got.error();
+  }
+  state->runtime_enabled = true;
+  return std::unique_ptr<gpu_client>{std::make_unique<kfd_gpu_client>(std::move(state))};
 }
-std::uint64_t gpu_queue::completed() const noexcept { return impl_->advance(); }
-bool gpu_queue::has_doorbell() const noexcept { return impl_->doorbell >= 0; }
-std::uint32_t gpu_queue::id() const noexcept { return impl_->id; }
-std::uint64_t gpu_queue::ring_base() const noexcept { return impl_->ring.address(); }
 
-result<void> gpu_queue::destroy() { return impl_->destroy_queue(); }
+}  // namespace
+
+result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
+  const auto of_nvidia = [](const std::string& path) {
+    return path.substr(path.rfind('/') + 1) == "nvidiactl";
+  };
+  std::string device = std::move(options.device);
+  if (device.empty()) {
+    device = setting("", "SLUICE_KFD_DEVICE", "/dev/kfd");
+    const auto other = setting("", "SLUICE_NVIDIA_DEVICE", "/dev/nvidiactl");
+    if (access(device.c_str(), F_OK) != 0 && access(other.c_str(), F_OK) == 0) device = other;
+  }
+  if (!of_nvidia(device)) return open_kfd(device, std::move(options));
+  for (std::uint32_t index = 0;; ++index) {
+    auto made = nvidia_client::open({.device = device, .gpu = index});
+    if (!made && index > 0 && made.error().value() == ENOENT) return system_error(ENODEV);
+    if (!made) return made.error();
+    if (options.gpu == 0 || (*made)->gpu() == options.gpu)
+      return std::unique_ptr<gpu_client>{std::move(*made)};
+  }
+}
 
 }  // namespace sluice::sim

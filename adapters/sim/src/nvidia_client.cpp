@@ -6,8 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "sluice/nvidia/uapi.hpp"
@@ -37,6 +41,8 @@ error_code status_error(std::uint32_t status) {
   return {static_cast<int>(status), nvidia_category()};
 }
 
+error_code system_error_of(int value) { return {value, boost::system::system_category()}; }
+
 /// The driver's own calling convention, with the status in the argument.
 template <class Args>
 result<void> rm_ioctl(int fd, unsigned command, Args& args) {
@@ -53,6 +59,131 @@ std::uint64_t address_in_memory(const void* memory) {
 
 /// A word that the device stores.
 std::uint64_t stored(const std::uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
+
+// --- A queue -------------------------------------------------------------------------------------
+
+/// Kernels on one channel.
+class channel_queue final : public gpu_queue {
+ public:
+  /// \param freed told when it is destroyed.
+  channel_queue(int fd, std::uint32_t client, std::uint32_t channel, std::uint32_t packets,
+                std::function<void()> freed)
+      : fd_{fd}, client_{client}, channel_{channel}, packets_{packets}, freed_{std::move(freed)} {
+    collected_.reserve(packets);
+  }
+  ~channel_queue() override {
+    (void)destroy();
+    if (page_ != nullptr) munmap(page_, size());
+  }
+
+  result<void> open() {
+    void* const memory =
+        mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return last_system_error();
+    page_ = static_cast<abi::channel_page*>(memory);
+    return bind(ring_base());
+  }
+
+  result<std::uint64_t> submit(const kernel& work) noexcept override {
+    const auto index = submitted_.load(std::memory_order_relaxed);
+    if (index - completed() >= packets_) return errc::full;
+    record(index) = {};
+    const auto length = std::max<duration::rep>(work.length.count(), 1);
+    collected_.push_back(
+        {.length = static_cast<std::uint64_t>(length), .waves = std::max(work.waves, 1U)});
+    submitted_.store(index + 1, std::memory_order_release);
+    return index;
+  }
+
+  void ring() noexcept override {
+    for (std::size_t at = 0; at < collected_.size() && !refused_.load();) {
+      const auto count = std::min<std::size_t>(collected_.size() - at, abi::submit_limit);
+      abi::submit_args args{.hClient = client_,
+                            .hChannel = channel_,
+                            .kernels = address_in_memory(collected_.data() + at),
+                            .count = static_cast<std::uint32_t>(count),
+                            .status = 0};
+      const auto taken = rm_ioctl(fd_, abi::SIM_SUBMIT, args);
+      if (!taken) refused_.store(true);
+      at += count;
+    }
+    announced_.fetch_add(collected_.size(), std::memory_order_release);
+    collected_.clear();
+  }
+
+  result<void> wait(std::uint64_t index, duration timeout) override {
+    if (index >= announced_.load(std::memory_order_acquire)) return system_error_of(EINVAL);
+    constexpr duration longest = std::chrono::hours{24 * 365};  // What can be added to now().
+    const auto deadline = clock::now() + std::min(timeout, longest);
+    while (!finished(index)) {
+      if (refused_.load()) return errc::lost;
+      const auto left = std::max(deadline - clock::now(), duration::zero());
+      abi::wait_args args{.hClient = client_,
+                          .hChannel = channel_,
+                          .index = index,
+                          .timeout = static_cast<std::uint64_t>(left.count()),
+                          .status = 0,
+                          .pad = 0};
+      if (ioctl(fd_, abi::SIM_WAIT, &args) != 0) {
+        if (errno != EINTR) return last_system_error();
+      } else if (args.status == abi::NV_ERR_TIMEOUT) {
+        if (clock::now() >= deadline) return system_error_of(ETIMEDOUT);
+      } else if (args.status != rmapi::NV_OK) {
+        return status_error(args.status);
+      }
+    }
+    return {};
+  }
+
+  bool finished(std::uint64_t index) const noexcept override { return index < completed(); }
+  done completion(std::uint64_t index) const noexcept override {
+    const auto& of = record(index);
+    const auto point = [](std::uint64_t stamp) {
+      return time_point{duration{static_cast<std::int64_t>(stamp)}};
+    };
+    return {.start = point(stored(of.start)),
+            .end = point(stored(of.end)),
+            .value = 1 - static_cast<std::int64_t>(stored(of.runs))};
+  }
+  std::uint64_t submitted() const noexcept override {
+    return submitted_.load(std::memory_order_acquire);
+  }
+  std::uint64_t completed() const noexcept override { return stored(page_->completed); }
+  bool has_doorbell() const noexcept override { return true; }
+  std::uint32_t id() const noexcept override { return channel_; }
+  std::uint64_t ring_base() const noexcept override { return address_in_memory(page_); }
+
+  result<void> destroy() override {
+    if (!freed_) return {};
+    if (const auto unbound = bind(0); !unbound) return unbound;
+    std::exchange(freed_, nullptr)();
+    return {};
+  }
+
+ private:
+  std::size_t size() const noexcept {
+    return sizeof(abi::channel_page) + packets_ * sizeof(abi::kernel_record);
+  }
+  abi::kernel_record& record(std::uint64_t index) const noexcept {
+    return reinterpret_cast<abi::kernel_record*>(page_ + 1)[index % packets_];
+  }
+  result<void> bind(std::uint64_t address) const {
+    abi::bind_args args{
+        .hClient = client_, .hChannel = channel_, .page = address, .count = packets_, .status = 0};
+    return rm_ioctl(fd_, abi::SIM_BIND_CHANNEL, args);
+  }
+
+  const int fd_;
+  const std::uint32_t client_;
+  const std::uint32_t channel_;
+  const std::uint32_t packets_;
+  std::function<void()> freed_;  ///< Null: destroyed.
+  abi::channel_page* page_ = nullptr;
+  std::vector<abi::kernel_entry> collected_;
+  std::atomic<std::uint64_t> submitted_{0};
+  std::atomic<std::uint64_t> announced_{0};
+  std::atomic<bool> refused_{false};  ///< The driver took some kernels not.
+};
 
 }  // namespace
 
@@ -76,8 +207,9 @@ struct nvidia_client::impl {
   std::uint32_t device = 0;
   std::uint32_t subdevice = 0;
   std::uint32_t gpu_id = 0;
+  std::uint32_t waves = 0;
   std::vector<channel_group> groups;
-  std::size_t queues = 0;
+  std::set<std::uint32_t> in_use{};  ///< Channels with queues.
 
   result<std::uint32_t> make(std::uint32_t parent, std::uint32_t cls, void* params = nullptr,
                              std::size_t size = 0) {
@@ -162,6 +294,9 @@ result<std::unique_ptr<nvidia_client>> nvidia_client::open(nvidia_client_options
       !asked)
     return asked.error();
   client->impl_->gpu_id = id.gpuId;
+  abi::gpu_info_args about{
+      .hClient = client->handle(), .hSubdevice = client->subdevice(), .waves = 0, .status = 0};
+  if (rm_ioctl(client->fd(), abi::SIM_GPU_INFO, about)) client->impl_->waves = about.waves;
   return client;
 }
 
@@ -169,7 +304,8 @@ int nvidia_client::fd() const noexcept { return impl_->control_node.get(); }
 std::uint32_t nvidia_client::handle() const noexcept { return impl_->root; }
 std::uint32_t nvidia_client::device() const noexcept { return impl_->device; }
 std::uint32_t nvidia_client::subdevice() const noexcept { return impl_->subdevice; }
-std::uint32_t nvidia_client::gpu_id() const noexcept { return impl_->gpu_id; }
+std::uint32_t nvidia_client::gpu() const noexcept { return impl_->gpu_id; }
+std::uint32_t nvidia_client::wave_slots() const noexcept { return impl_->waves; }
 const std::vector<nvidia_client::channel_group>& nvidia_client::groups() const noexcept {
   return impl_->groups;
 }
@@ -191,133 +327,21 @@ result<std::uint32_t> nvidia_client::allocate(std::uint64_t bytes) {
   return impl_->make(impl_->device, abi::NV01_MEMORY_LOCAL_USER, &params, sizeof params);
 }
 
-// --- A queue -------------------------------------------------------------------------------------
-
-struct nvidia_queue::impl {
-  int fd = -1;
-  std::uint32_t client = 0;
-  std::uint32_t channel = 0;
-  std::uint32_t waves = 0;
-  std::uint32_t packets = 0;
-  abi::channel_page* page = nullptr;
-  std::size_t size = 0;
-  std::vector<abi::kernel_entry> collected;
-  std::atomic<std::uint64_t> submitted{0};
-  std::atomic<std::uint64_t> handed_over{0};
-
-  impl() = default;
-  impl(const impl&) = delete;
-  impl& operator=(const impl&) = delete;
-  ~impl() {
-    if (page != nullptr) munmap(page, size);
-  }
-  abi::kernel_record& record(std::uint64_t index) const noexcept {
-    return reinterpret_cast<abi::kernel_record*>(page + 1)[index % packets];
-  }
-};
-
-result<std::unique_ptr<nvidia_queue>> nvidia_client::create_queue(std::uint32_t packets) {
-  if (packets < 64 || packets > 1U << 20U) return errc::bad_config;
+result<std::unique_ptr<gpu_queue>> nvidia_client::create_queue(queue_options options) {
+  if (!std::has_single_bit(options.packets) || options.packets < 64 || options.packets > 1U << 20U)
+    return errc::bad_config;
+  if (options.gpu != 0 && options.gpu != gpu()) return system_error_of(ENODEV);
   const auto& channels = impl_->groups.front().channels;
-  if (impl_->queues == channels.size()) return errc::full;
-  auto state = std::make_unique<nvidia_queue::impl>();
-  state->fd = fd();
-  state->client = impl_->root;
-  state->channel = channels[impl_->queues];
-  state->packets = packets;
-  state->collected.reserve(packets);
-  state->size = sizeof(abi::channel_page) + packets * sizeof(abi::kernel_record);
-  void* const memory =
-      mmap(nullptr, state->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return last_system_error();
-  state->page = static_cast<abi::channel_page*>(memory);
-  abi::bind_args args{.hClient = state->client,
-                      .hChannel = state->channel,
-                      .page = address_in_memory(memory),
-                      .count = packets,
-                      .waves = 0,
-                      .status = 0,
-                      .pad = 0};
-  if (const auto bound = rm_ioctl(state->fd, abi::SIM_BIND_CHANNEL, args); !bound)
-    return bound.error();
-  state->waves = args.waves;
-  ++impl_->queues;
-  return std::unique_ptr<nvidia_queue>(new nvidia_queue(std::move(state)));
+  const auto free = std::find_if(channels.begin(), channels.end(), [this](std::uint32_t channel) {
+    return !impl_->in_use.contains(channel);
+  });
+  if (free == channels.end()) return errc::full;
+  auto made = std::make_unique<channel_queue>(
+      fd(), handle(), *free, options.packets,
+      [of = impl_.get(), channel = *free] { of->in_use.erase(channel); });
+  if (const auto opened = made->open(); !opened) return opened.error();
+  impl_->in_use.insert(*free);
+  return std::unique_ptr<gpu_queue>{std::move(made)};
 }
-
-nvidia_queue::nvidia_queue(std::unique_ptr<impl> state) : impl_{std::move(state)} {}
-nvidia_queue::~nvidia_queue() = default;
-
-result<std::uint64_t> nvidia_queue::submit(const kernel& work) noexcept {
-  const auto index = impl_->submitted.load(std::memory_order_relaxed);
-  if (index - completed() >= impl_->packets) return errc::full;
-  impl_->record(index) = {};
-  impl_->collected.push_back(
-      {.length = static_cast<std::uint64_t>(std::max<duration::rep>(work.length.count(), 1)),
-       .waves = work.waves});
-  impl_->submitted.store(index + 1, std::memory_order_release);
-  return index;
-}
-
-result<void> nvidia_queue::ring() noexcept {
-  auto& collected = impl_->collected;
-  for (std::size_t at = 0; at < collected.size();) {
-    const auto count = std::min<std::size_t>(collected.size() - at, abi::submit_limit);
-    abi::submit_args args{.hClient = impl_->client,
-                          .hChannel = impl_->channel,
-                          .kernels = address_in_memory(collected.data() + at),
-                          .count = static_cast<std::uint32_t>(count),
-                          .status = 0};
-    if (const auto taken = rm_ioctl(impl_->fd, abi::SIM_SUBMIT, args); !taken) return taken.error();
-    at += count;
-    impl_->handed_over.fetch_add(count, std::memory_order_release);
-  }
-  collected.clear();
-  return {};
-}
-
-result<void> nvidia_queue::wait(std::uint64_t index, duration timeout) {
-  const auto error = [](int value) { return error_code{value, boost::system::system_category()}; };
-  if (index >= impl_->handed_over.load(std::memory_order_acquire)) return error(EINVAL);
-  const auto deadline = clock::now() + timeout;
-  while (!finished(index)) {
-    const auto left = std::max(deadline - clock::now(), duration::zero());
-    abi::wait_args args{.hClient = impl_->client,
-                        .hChannel = impl_->channel,
-                        .index = index,
-                        .timeout = static_cast<std::uint64_t>(left.count()),
-                        .status = 0,
-                        .pad = 0};
-    if (ioctl(impl_->fd, abi::SIM_WAIT, &args) != 0) {
-      if (errno != EINTR) return last_system_error();
-    } else if (args.status == abi::NV_ERR_TIMEOUT) {
-      if (clock::now() >= deadline) return error(ETIMEDOUT);
-    } else if (args.status != rmapi::NV_OK) {
-      return status_error(args.status);
-    }
-  }
-  return {};
-}
-
-bool nvidia_queue::finished(std::uint64_t index) const noexcept { return index < completed(); }
-
-gpu_queue::done nvidia_queue::completion(std::uint64_t index) const noexcept {
-  const auto& record = impl_->record(index);
-  const auto point = [](std::uint64_t stamp) {
-    return time_point{duration{static_cast<std::int64_t>(stamp)}};
-  };
-  // As a signal counts: from 1 down.
-  return {.start = point(stored(record.start)),
-          .end = point(stored(record.end)),
-          .value = 1 - static_cast<std::int64_t>(stored(record.runs))};
-}
-
-std::uint64_t nvidia_queue::submitted() const noexcept {
-  return impl_->submitted.load(std::memory_order_acquire);
-}
-std::uint64_t nvidia_queue::started() const noexcept { return stored(impl_->page->started); }
-std::uint64_t nvidia_queue::completed() const noexcept { return stored(impl_->page->completed); }
-std::uint32_t nvidia_queue::channel() const noexcept { return impl_->channel; }
-std::uint32_t nvidia_queue::wave_slots() const noexcept { return impl_->waves; }
 
 }  // namespace sluice::sim

@@ -106,7 +106,7 @@ namespace {
 std::uint32_t command_of_rm(std::uint32_t number) {
   for (const auto each :
        {rm::NV_RM_ALLOC, rm::NV_RM_FREE, rm::NV_RM_CONTROL, nvidia_abi::SIM_BIND_CHANNEL,
-        nvidia_abi::SIM_SUBMIT, nvidia_abi::SIM_WAIT}) {
+        nvidia_abi::SIM_SUBMIT, nvidia_abi::SIM_WAIT, nvidia_abi::SIM_GPU_INFO}) {
     if (_IOC_NR(each) == number) return each;
   }
   return 0;
@@ -164,7 +164,8 @@ task<void> rm_driver::impl::serve(call_ptr c, std::uint32_t command) {
     case rm::NV_RM_CONTROL: co_await with(c, &impl::control_object); break;
     case nvidia_abi::SIM_BIND_CHANNEL: co_await with(c, &impl::bind_channel); break;
     case nvidia_abi::SIM_SUBMIT: co_await with(c, &impl::submit); break;
-    default: co_await with(c, &impl::wait); break;
+    case nvidia_abi::SIM_WAIT: co_await with(c, &impl::wait); break;
+    default: co_await with(c, &impl::gpu_info); break;
   }
   calls_.erase(c->id);
   const auto done = std::move(c->done);

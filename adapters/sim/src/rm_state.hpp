@@ -196,6 +196,7 @@ class rm_driver::impl {
   task<status> bind_channel(call_ptr c, nvidia_abi::bind_args& args);
   task<status> submit(call_ptr c, nvidia_abi::submit_args& args);
   task<status> wait(call_ptr c, nvidia_abi::wait_args& args);
+  task<status> gpu_info(call_ptr c, nvidia_abi::gpu_info_args& args);
   /// \return NV_OK, or why there is no such channel.
   status channel_of(const rm_call& c, rm::NvHandle client, rm::NvHandle channel,
                     std::shared_ptr<rm_channel>& out);

@@ -26,12 +26,21 @@ task<rm_driver::impl::status> rm_driver::impl::bind_channel(call_ptr c,
   std::shared_ptr<rm_channel> channel;
   if (const auto wrong = channel_of(*c, args.hClient, args.hChannel, channel); wrong != rm::NV_OK)
     co_return wrong;
+  if (args.page == 0) {
+    if (channel->queue != model_queue::none)
+      channel->group->gpu->model.lose_kernels(channel->queue);
+    channel->bound.reset();
+    channel->page_gone = false;
+    channel->submitted = channel->started = channel->completed = channel->written = 0;
+    channel->news.clear();
+    channel->changed.wake_all();
+    co_return rm::NV_OK;
+  }
   if (args.page % sizeof(std::uint64_t) != 0 || args.count == 0 || channel->bound)
     co_return rm::NV_ERR_INVALID_ARGUMENT;
   channel->bound = c->caller;
   channel->page = args.page;
   channel->records = args.count;
-  args.waves = channel->group->gpu->shape.wave_slots();
   co_return rm::NV_OK;
 }
 
@@ -75,9 +84,11 @@ task<rm_driver::impl::status> rm_driver::impl::wait(call_ptr c, nvidia_abi::wait
   constexpr std::uint64_t longest = 3'600'000'000'000;  // An hour.
   const auto timeout = duration{static_cast<std::int64_t>(std::min(args.timeout, longest))};
   const auto deadline = engine_.now() + timeout;
-  while (!channel->freed && channel->written <= args.index) {
+  // Fewer were submitted if the channel was bound anew: its kernels are gone.
+  const auto is_gone = [&] { return channel->freed || channel->submitted <= args.index; };
+  while (!is_gone() && channel->written <= args.index) {
     const auto why = co_await channel->changed.wait(c->signal, deadline);
-    if (channel->freed || channel->written > args.index) break;
+    if (is_gone() || channel->written > args.index) break;
     if (why == wake_reason::timed_out) co_return nvidia_abi::NV_ERR_TIMEOUT;
     if (why == wake_reason::interrupted) {
       constexpr int kernel_restart = 512;  // ERESTARTSYS
@@ -85,7 +96,17 @@ task<rm_driver::impl::status> rm_driver::impl::wait(call_ptr c, nvidia_abi::wait
       break;
     }
   }
-  co_return channel->freed ? rm::NV_ERR_OBJECT_NOT_FOUND : rm::NV_OK;
+  co_return is_gone() ? rm::NV_ERR_OBJECT_NOT_FOUND : rm::NV_OK;
+}
+
+task<rm_driver::impl::status> rm_driver::impl::gpu_info(call_ptr c,
+                                                        nvidia_abi::gpu_info_args& args) {
+  rm_client* client = find(args.hClient, c->file);
+  if (client == nullptr) co_return rm::NV_ERR_INVALID_CLIENT;
+  const rm_object* object = client->find(args.hSubdevice);
+  if (object == nullptr || object->gpu == nullptr) co_return rm::NV_ERR_OBJECT_NOT_FOUND;
+  args.waves = object->gpu->shape.wave_slots();
+  co_return rm::NV_OK;
 }
 
 void rm_driver::impl::note(const std::shared_ptr<rm_channel>& channel) {

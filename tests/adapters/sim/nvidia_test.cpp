@@ -90,7 +90,7 @@ TEST(NvidiaDevice, ShowsItsGpusAsTheDriverDoes) {
   EXPECT_NE(version.find("\nGCC version:  "), std::string::npos) << version;
   for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
     const auto client = open_client(device, gpu);
-    const auto id = client->gpu_id();
+    const auto id = client->gpu();
     char address[16];
     std::snprintf(address, sizeof address, "%04x:%02x:%02x.0", id >> 16U, id >> 8U & 0xffU,
                   id & 0xffU);
@@ -146,11 +146,12 @@ TEST(NvidiaDevice, MakesTheObjectsOfLibcuda) {
 TEST(NvidiaDevice, StopsAKernelInItsMiddleForWhoeverHasTheOpenFile) {
   const simulated_device device{{.profile = "h100"}};
   const auto client = open_client(device);
-  const auto queue = client->create_queue();
+  const auto queue = client->create_queue({});
   ASSERT_TRUE(queue) << queue.error().message();
-  const auto index = (*queue)->submit({.length = 2s, .waves = (*queue)->wave_slots()});
-  ASSERT_TRUE(index && (*queue)->ring());
-  ASSERT_TRUE(eventually(20s, [&] { return (*queue)->started() == 1; }));
+  const auto index = (*queue)->submit({.length = 2s, .waves = client->wave_slots()});
+  ASSERT_TRUE(index);
+  (*queue)->ring();
+  ASSERT_TRUE(eventually(20s, [&] { return stat(device, "kernels_started") == 1; }));
 
   const auto stranger = open_client(device);
   EXPECT_EQ(set_disabled(stranger->fd(), *client, true), rm::NV_ERR_INVALID_CLIENT);
@@ -173,13 +174,12 @@ TEST(NvidiaDevice, StopsAKernelInItsMiddleForWhoeverHasTheOpenFile) {
 TEST(NvidiaDevice, RunsAThousandKernelsExactlyOnceInOrder) {
   const simulated_device device{{.profile = "h100"}};
   const auto client = open_client(device);
-  const auto queue = client->create_queue();
+  const auto queue = client->create_queue({});
   ASSERT_TRUE(queue);
   constexpr std::uint64_t count = 1000;
   for (std::uint64_t i = 0; i < count; ++i) {
     ASSERT_TRUE((*queue)->submit({.length = 20us}));
-    if (i % 50 != 49) continue;
-    ASSERT_TRUE((*queue)->ring());
+    if (i % 50 == 49) (*queue)->ring();
   }
   ASSERT_TRUE((*queue)->wait(count - 1, 60s));
   time_point last{};
@@ -190,6 +190,30 @@ TEST(NvidiaDevice, RunsAThousandKernelsExactlyOnceInOrder) {
     ASSERT_EQ(done.end - done.start, 20us) << i;
     last = done.end;
   }
+}
+
+TEST(NvidiaDevice, GivesTheChannelOfADestroyedQueueToTheNext) {
+  const simulated_device device{{.profile = "h100", .gpus = 2}};
+  const auto named = sim::gpu_client::open({.device = device.nvidia_device(), .sysfs = {}, .gpu = 0x500});
+  ASSERT_TRUE(named) << named.error().message();
+  EXPECT_EQ((*named)->gpu(), 0x500U);
+  std::vector<std::unique_ptr<sim::gpu_queue>> queues;
+  for (int i = 0; i < 8; ++i) {
+    auto made = (*named)->create_queue({});
+    ASSERT_TRUE(made) << made.error().message();
+    queues.push_back(std::move(*made));
+  }
+  EXPECT_EQ((*named)->create_queue({}).error(), errc::full);
+  ASSERT_TRUE(queues[3]->submit({.length = 1h}));
+  queues[3]->ring();
+  const auto channel = queues[3]->id();
+  ASSERT_TRUE(queues[3]->destroy());
+  const auto next = (*named)->create_queue({});
+  ASSERT_TRUE(next);
+  EXPECT_EQ((*next)->id(), channel);
+  const auto index = (*next)->submit({.length = 1ms});
+  (*next)->ring();
+  EXPECT_TRUE(index && (*next)->wait(*index, 60s)) << "after a kernel of an hour";
 }
 
 TEST(NvidiaDevice, KeepsAKilledProgramsClientWhileItsOpenFileIsHeld) {

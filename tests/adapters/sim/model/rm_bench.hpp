@@ -137,9 +137,7 @@ class rm_bench : public call_bench {
                                  .hChannel = made.channels.back(),
                                  .page = page_at + i * fake_memory::page,
                                  .count = page_records,
-                                 .waves = 0,
-                                 .status = 0,
-                                 .pad = 0};
+                                 .status = 0};
       EXPECT_EQ(call(pid, file, nvidia_abi::SIM_BIND_CHANNEL, bind), 0);
       EXPECT_EQ(bind.status, rm::NV_OK);
     }

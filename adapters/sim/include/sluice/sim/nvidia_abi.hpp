@@ -79,17 +79,16 @@ struct channel_page {
 };
 
 /// Says where a channel's page lies in the calling process: a channel_page and `count` records
-/// behind it. Once for each channel, before its first kernel.
+/// behind it. Before the channel's first kernel. Again with the page 0: forgets the page and all of
+/// the channel's kernels.
 struct bind_args {
   std::uint32_t hClient;
   std::uint32_t hChannel;
   std::uint64_t page;
   std::uint32_t count;
-  std::uint32_t waves;   ///< Out: wave slots of the GPU.
   std::uint32_t status;  ///< Out.
-  std::uint32_t pad;
 };
-static_assert(sizeof(bind_args) == 32);
+static_assert(sizeof(bind_args) == 24);
 
 /// Appends kernels to a channel that computes.
 struct submit_args {
@@ -114,9 +113,19 @@ struct wait_args {
 static_assert(sizeof(wait_args) == 32);
 inline constexpr std::uint32_t NV_ERR_TIMEOUT = 0x65;
 
+/// Says how many waves fit on a GPU at once.
+struct gpu_info_args {
+  std::uint32_t hClient;
+  std::uint32_t hSubdevice;
+  std::uint32_t waves;   ///< Out.
+  std::uint32_t status;  ///< Out.
+};
+static_assert(sizeof(gpu_info_args) == 16);
+
 // Far above every number that the driver uses with this magic.
 inline constexpr std::uint32_t SIM_BIND_CHANNEL = _IOWR('F', 0xF0, bind_args);
 inline constexpr std::uint32_t SIM_SUBMIT = _IOWR('F', 0xF1, submit_args);
 inline constexpr std::uint32_t SIM_WAIT = _IOWR('F', 0xF2, wait_args);
+inline constexpr std::uint32_t SIM_GPU_INFO = _IOWR('F', 0xF3, gpu_info_args);
 
 }  // namespace sluice::sim::nvidia_abi
