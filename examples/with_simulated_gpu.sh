@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # usage: with_simulated_gpu.sh [--profile NAME|FILE] COMMAND [ARGUMENT...]
-# Run COMMAND as root, with a simulated GPU that exists until COMMAND ends. The paths of the device are in
-# SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS. With a profile of NVIDIA's driver, they are in
-# SLUICE_NVIDIA_DEVICE and SLUICE_NVIDIA_PROC. $SLUICE_SIM_ROOT/sim/stats.json contains the counters of the device. The exit code
-# is that of COMMAND. Processes that COMMAND leaves running get SIGTERM. The script forwards SIGINT and SIGTERM to
-# COMMAND, waits for COMMAND to end, and then exits with 130 or 143.
+# Run COMMAND as root, with a simulated GPU that exists until COMMAND ends. These variables contain the paths of the
+# device: SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS if the profile is for AMD's driver. If it is for
+# NVIDIA's: SLUICE_NVIDIA_DEVICE and SLUICE_NVIDIA_PROC. $SLUICE_SIM_ROOT/sim/stats.json contains the counters of the
+# device. The exit code is that of COMMAND. Processes that COMMAND leaves running get SIGTERM. The script forwards
+# SIGINT and SIGTERM to COMMAND, waits for COMMAND to end, and then exits with 130 or 143.
 set -euo pipefail
 
 name=$(basename "$0")
@@ -17,7 +17,7 @@ usage_error() {
 profile=mi300x
 while [[ ${1-} == -* ]]; do
   case $1 in
-    -h | --help) sed -n '2,6s/^# //p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,7s/^# //p' "$0" && exit 0 ;;
     --profile)
       [ -n "${2-}" ] || usage_error "--profile needs the name of a profile or a file"
       profile=$2

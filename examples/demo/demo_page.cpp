@@ -131,7 +131,7 @@ std::string page(const page_head& head, const std::vector<load_report>& reports)
   page_of::document made;
   made.title = "sluice demo: online and offline work on one GPU";
   made.notice = "The GPU is simulated (profile " + head.profile +
-                "): times were measured on this machine, none on AMD hardware.";
+                "): times were measured on this machine, none on GPU hardware.";
   made.command = head.command;
   made.facts = {{"arrivals", head.arrivals}};
   if (!reports.empty()) {

@@ -168,10 +168,13 @@ std::string table(const load_report& report) {
   }
   text += fmt::format("  {}; offline kernels per second, relative to offline alone: {:.2f}\n",
                       loss_text(report), report.share_of_alone());
-  text += fmt::format(
-      "  until the last request ended, the GPU spent {:.1f} ms in {} driver cycles, {:.1f} ms "
-      "of this while online queues had work\n",
-      ms(report.driver_cycle_time), report.driver_cycles, ms(report.online_disturbed));
+  // Only AMD's driver has cycles.
+  if (report.driver_cycles > 0) {
+    text += fmt::format(
+        "  until the last request ended, the GPU spent {:.1f} ms in {} driver cycles, {:.1f} ms "
+        "of this while online queues had work\n",
+        ms(report.driver_cycle_time), report.driver_cycles, ms(report.online_disturbed));
+  }
   text += fmt::format(
       "  queues still suspended at the end {}; kernels lost {}, repeated {}, of {}\n",
       report.still_suspended, report.offline_kernels.lost, report.offline_kernels.repeated,

@@ -25,6 +25,8 @@ device_stats read(const json::object& from) {
   seen.lateness_p50 = nanoseconds(lateness, "p50");
   seen.lateness_p99 = nanoseconds(lateness, "p99");
   for (const json::value& each : from.at("gpus").as_array()) {
+    // Only AMD's driver has them: they stop everybody on the GPU.
+    if (!each.as_object().contains("cycles")) continue;
     seen.driver_cycles += count(each.as_object(), "cycles");
     seen.driver_cycle_time += nanoseconds(each.as_object(), "cycle_ns");
   }
@@ -38,7 +40,7 @@ device_stats read(const json::object& from) {
     made.kernels_completed = count(row, "kernels_completed");
     made.busy = nanoseconds(row, "busy_ns");
     made.unfinished = nanoseconds(row, "unfinished_ns");
-    made.disturbed = nanoseconds(row, "disturbed_ns");
+    if (row.contains("disturbed_ns")) made.disturbed = nanoseconds(row, "disturbed_ns");
     seen.processes.push_back(made);
   }
   return seen;

@@ -166,7 +166,9 @@ int fail(const std::string& while_doing, const sluice::error_code& why) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Run best-effort GPU work on a simulated device (SLUICE_KFD_DEVICE) and verify each kernel.\n"
+      "Run best-effort GPU work on a simulated device (SLUICE_KFD_DEVICE, SLUICE_NVIDIA_DEVICE) "
+      "and\n"
+      "verify each kernel.\n"
       "The program runs until SIGINT or SIGTERM, or for --seconds. It is offline only if its\n"
       "environment contains AMD_QUEUE_TAG=OFFLINE_AI or a rule matches it. Otherwise its role in\n"
       "'sluice queues' is '-', and no scheduler suspends it.",
@@ -191,10 +193,11 @@ int main(int argc, char** argv) {
   demo::control_channel control(control_fd);
   offline_work work(kind, seed);
   if (auto opened = work.open(); opened.has_error()) {
-    return fail("cannot open the device: " + opened.error().message() +
-                (opened.error() == boost::system::errc::resource_unavailable_try_again
-                     ? "; a GPU is being reset, try again in a few seconds"
-                     : "; set SLUICE_KFD_DEVICE to the dev/kfd of a simulated device"));
+    return fail(
+        "cannot open the device: " + opened.error().message() +
+        (opened.error() == boost::system::errc::resource_unavailable_try_again
+             ? "; a GPU is being reset, try again in a few seconds"
+             : "; set SLUICE_KFD_DEVICE or SLUICE_NVIDIA_DEVICE to a node of a simulated device"));
   }
   const time_point start = clock::now();
   bool said_ready = false;

@@ -32,10 +32,11 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/breaker_store.hpp"
 #include "sluice/discovery.hpp"
+#include "sluice/driver.hpp"
 #include "sluice/kfd/driver.hpp"
-#include "sluice/kfd/roots.hpp"
-#include "sluice/kfd/survey.hpp"
+#include "sluice/nvidia/driver.hpp"
 #include "sluice/observe/timeline_thread.hpp"
+#include "sluice/os/standard_error.hpp"
 #include "sluice/policies/fixed_timeslice.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/roles/classification.hpp"
@@ -66,6 +67,12 @@ struct settings {
   int control_fd = -1;
 };
 
+/// The driver of the device that sim::gpu_client::open() opens.
+std::unique_ptr<sluice::driver> driver_of_device() {
+  auto amd = sluice::kfd::make_driver();
+  return amd->present() ? std::move(amd) : sluice::nvidia::make_driver();
+}
+
 /// What a policy's name leaves open.
 std::string policy_settings(const demo::scheduling_options& with) {
   if (!with.policy.empty()) return fmt::format(" ({})", with.policy);
@@ -83,7 +90,7 @@ class embedded_scheduler {
     auto rules = sluice::roles::load_classification(with.scheduling.config_file, message);
     if (rules.has_error()) return failure(message);
     if (!with.scheduling.config_file.empty()) {
-      auto loaded = sluice::load_config(with.scheduling.config_file, message, {"kfd"});
+      auto loaded = sluice::load_config(with.scheduling.config_file, message, {"kfd", "nvidia"});
       if (loaded.has_error()) return failure(message);
       config = *loaded;
     }
@@ -94,11 +101,9 @@ class embedded_scheduler {
 
     auto loop = sluice::reactor::create();
     if (loop.has_error()) return failure("cannot create an event loop: " + loop.error().message());
-    const auto roots = sluice::kfd::roots::from_environment();
-    auto driver =
-        sluice::agent::make_agent_backend({.driver = sluice::kfd::acting({.where = roots}),
-                                           .agent_path = with.agent,
-                                           .owner_lock = with.owner_lock});
+    const std::shared_ptr<const sluice::driver> driver = driver_of_device();
+    auto backend = sluice::agent::make_agent_backend(
+        {.driver = driver->acting(), .agent_path = with.agent, .owner_lock = with.owner_lock});
     const std::string settings_text = fmt::format(
         "{}{}, max_suspend {}, min_run {}, offline floor {:g} % of {}, attach after {}",
         policy->name(), policy_settings(with.scheduling), demo::rounded_text(config.max_suspend),
@@ -110,18 +115,19 @@ class embedded_scheduler {
     std::unique_ptr<sluice::observe::timeline_thread> timeline;
     if (!with.trace_file.empty()) {
       auto begun = sluice::observe::timeline_thread::start(
-          with.trace_file, {.simulated = [roots] { return sluice::kfd::is_simulated(roots); }});
+          with.trace_file, {.simulated = [driver] { return driver->simulated(); }});
       if (begun.has_error())
         return failure(with.trace_file + ": cannot be written: " + begun.error().message());
       timeline = std::move(*begun);
     }
 
     std::vector<std::unique_ptr<sluice::source>> sources;
-    sources.push_back(sluice::make_discovery(sluice::kfd::make_survey(roots), std::move(*rules)));
+    sources.push_back(sluice::make_discovery(driver->make_survey(sluice::messages_to_stderr()),
+                                             std::move(*rules)));
     sources.push_back(
-        sluice::make_breaker_keeper(sluice::breaker_store::default_path(roots.other_tree())));
+        sluice::make_breaker_keeper(sluice::breaker_store::default_path(driver->device_key())));
     auto made = sluice::scheduler::create(
-        config, std::move(*loop), std::move(driver), std::move(policy), std::move(sources),
+        config, std::move(*loop), std::move(backend), std::move(policy), std::move(sources),
         {.fallback = [] { return sluice::make_fixed_timeslice(); },
          .record = {.file = with.record_file, .policy = with.policy_text, .device = "simulated"},
          .journal = timeline ? &timeline->sink() : nullptr});
@@ -242,10 +248,11 @@ checked<int> run(const settings& with, const demo::arrivals& work,
 
   auto gpu = sluice::sim::gpu_client::open({});
   if (gpu.has_error()) {
-    return failure("cannot open the device: " + gpu.error().message() +
-                   (gpu.error() == boost::system::errc::resource_unavailable_try_again
-                        ? "; a GPU is being reset, try again in a few seconds"
-                        : "; set SLUICE_KFD_DEVICE to the dev/kfd of a simulated device"));
+    return failure(
+        "cannot open the device: " + gpu.error().message() +
+        (gpu.error() == boost::system::errc::resource_unavailable_try_again
+             ? "; a GPU is being reset, try again in a few seconds"
+             : "; set SLUICE_KFD_DEVICE or SLUICE_NVIDIA_DEVICE to a node of a simulated device"));
   }
   // Priority 11 is what ROCr gives a stream of high priority.
   auto queue = (*gpu)->create_queue({.packets = demo::serving_packets, .priority = 11});
@@ -342,7 +349,8 @@ int main(int argc, char** argv) {
   settings with;
   CLI::App app(
       "Serve requests as a language-model server does, with an embedded scheduler, on a simulated\n"
-      "device. SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS are its paths.",
+      "device. Its paths: SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS, or\n"
+      "SLUICE_NVIDIA_DEVICE and SLUICE_NVIDIA_PROC.",
       "online_demo");
   with.arrivals.add_to(app);
   with.serving.add_to(app);

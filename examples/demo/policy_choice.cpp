@@ -38,7 +38,7 @@ checked<sluice::policy_choice> choose_policy(const scheduling_options& with) {
       return sluice::policy_choice{std::move(known), fallback, {}, std::move(text)};
     }
     std::vector<std::string> problems;
-    auto read = sluice::read_policy(known, with.config_file, problems, fallback, {"kfd"});
+    auto read = sluice::read_policy(known, with.config_file, problems, fallback, {"kfd", "nvidia"});
     if (read.has_error()) return failure(problems.front());
     return std::move(**read);
   }

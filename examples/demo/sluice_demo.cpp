@@ -218,7 +218,9 @@ class demo_run {
   std::vector<std::pair<std::string, std::string>> device_environment() const {
     return {{"SLUICE_KFD_DEVICE", root_ + "/dev/kfd"},
             {"SLUICE_KFD_SYSFS", root_ + "/sys/class/kfd/kfd"},
-            {"SLUICE_KFD_DEBUGFS", root_ + "/sys/kernel/debug/kfd"}};
+            {"SLUICE_KFD_DEBUGFS", root_ + "/sys/kernel/debug/kfd"},
+            {"SLUICE_NVIDIA_DEVICE", root_ + "/dev/nvidiactl"},
+            {"SLUICE_NVIDIA_PROC", root_ + "/proc/driver/nvidia"}};
   }
 
   checked<demo::child_process> start(demo::program what) {
@@ -396,7 +398,7 @@ checked<demo::load_report> measure(demo_run& run, demo::load_kind load,
 std::string problem_with_settings(const settings& with) {
   std::string message;
   if (!with.scheduling.config_file.empty() &&
-      sluice::load_config(with.scheduling.config_file, message, {"kfd"}).has_error())
+      sluice::load_config(with.scheduling.config_file, message, {"kfd", "nvidia"}).has_error())
     return message;
   if (sluice::roles::load_classification(with.scheduling.config_file, message).has_error())
     return message;
@@ -427,7 +429,7 @@ checked<bool> write_file(const std::string& path, const std::string& text) {
 void print_head(const settings& with, const demo::arrivals& work, const std::string& profile) {
   const demo::token_costs costs = demo::scale_to_load(work, with.arrivals.online_load);
   demo::print(
-      "The GPU is simulated (profile {}): times were measured on this machine, none on AMD "
+      "The GPU is simulated (profile {}): times were measured on this machine, none on GPU "
       "hardware.\n",
       profile);
   demo::print("arrivals: {}\n", with.arrivals.description(work));

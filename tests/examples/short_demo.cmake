@@ -1,11 +1,14 @@
 # The whole demo, shortened: what may never happen did not, and preemption did what it is for.
-# With POLICY, under that one. Load long by itself is what adapters/observe says to type.
+# With POLICY, under that one; with PROFILE, on that device. Load long by itself is what adapters/observe says to type.
 set(json ${WORK}/${LOAD}.json)
 set(policy)
 if(POLICY)
   set(policy --policy ${POLICY})
 endif()
 set(typed --load ${LOAD} --window 1.5 --trace-out trace.json)
+if(PROFILE)
+  list(APPEND typed --profile ${PROFILE})
+endif()
 if(LOAD STREQUAL "long" AND NOT POLICY)
   file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/../../adapters/observe/README.md typed
     REGEX "^examples/demo.sh --load long --window 2 --trace-out trace.json$")
@@ -75,6 +78,9 @@ foreach(run online_alone unscheduled scheduled)
 endforeach()
 
 expect("the device" device STREQUAL simulated AND load STREQUAL LOAD)
+if(PROFILE)
+  expect("the profile" profile STREQUAL PROFILE)
+endif()
 expect("every queue runs at the end" still_suspended EQUAL 0)
 expect("kernels ran exactly once" kernels_lost EQUAL 0 AND kernels_repeated EQUAL 0)
 expect("no driver command failed" failed_outcomes EQUAL 0)
