@@ -1,0 +1,261 @@
+#pragma once
+/// \file
+/// A process that has a client of the simulated NVIDIA driver and does what a test orders, and what
+/// the device says of it.
+
+#include "child_process.hpp"
+#include "eventually.hpp"
+#include "simulated_device.hpp"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <regex>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+#include "sluice/nvidia/uapi.hpp"
+#include "sluice/os/proc.hpp"
+#include "sluice/sim/nvidia_client.hpp"
+
+namespace sluice::test {
+
+/// The profile h100 without what makes a test wait.
+inline device_settings fast_h100() { return {.profile = "h100"}; }
+
+/// The first number of that name in stats.json; -1: there is none.
+inline std::int64_t stat_of(const simulated_device& device, const std::string& name) {
+  const auto text = device.stats();
+  std::smatch found;
+  const bool there = std::regex_search(text, found, std::regex{"\"" + name + "\":([0-9]+)"});
+  return there ? std::stoll(found[1]) : -1;
+}
+inline std::int64_t held_channels(const simulated_device& device) {
+  return stat_of(device, "held_channels");
+}
+/// Microseconds of a channel group; -1: there is no such group.
+inline std::int64_t slice_of(const simulated_device& device, std::uint32_t group) {
+  return stat_of(device, "handle\":" + std::to_string(group) + ",\"timeslice_us");
+}
+/// Whether the driver has no client any more, and no memory of one.
+inline bool is_empty(const simulated_device& device) {
+  return device.stats().find("\"clients\":[]") != std::string::npos && held_channels(device) == 0 &&
+         stat_of(device, "memory_bytes") == 0;
+}
+/// A line for the device's sim/control.
+inline void control(const simulated_device& device, const std::string& line) {
+  std::ofstream file{device.root() + "/sim/control"};
+  file << line << std::endl;
+  if (!file) throw std::runtime_error("sim/control refuses '" + line + "'");
+}
+
+/// Orders, and what the process answers ("refused" if the driver or the system refuses):
+///
+/// open            makes a client with its objects         -> FD CLIENT GROUP CHANNEL
+/// without         opens the control device, and no more   -> FD
+/// memory          allocates 1 GiB                         -> HANDLE
+/// context         makes a group with 2 computing channels -> GROUP CHANNEL
+/// object CLASS PARENT HANDLE   makes an object; 0: as next -> HANDLE
+/// free HANDLE     frees an object                         -> ok
+/// run             runs a kernel to its end                -> ok
+/// close           closes the client                       -> ok
+/// duplicate       goes on with a duplicate of the descriptor, the first one closed -> FD
+/// reopen          opens and closes clients until the next order -> nothing
+/// lie CLIENT      writes pairs of that client and an object into its memory -> ok
+/// fork            makes a child that has the client's descriptor and waits -> PID
+/// exec            runs another program                    -> nothing
+/// inherit         the same, which inherits the client's descriptor -> nothing
+/// exit            ends                                    -> nothing
+///
+/// Numbers are decimal. CHANNEL is the first of the group.
+class gpu_program {
+ public:
+  explicit gpu_program(const simulated_device& device)
+      : process_{[path = device.nvidia_device()](channel& line) { return actor{path}.obey(line); }},
+        start_time_(start_time_of(process_.pid()).value_or(0)) {}
+
+  pid_t pid() const noexcept { return process_.pid(); }
+  std::uint64_t start_time() const noexcept { return start_time_; }
+  child_process& process() noexcept { return process_; }
+
+  void tell(const std::string& order) { process_.line().send(order); }
+  /// The numbers of the answer.
+  std::vector<std::uint32_t> ask(const std::string& order) {
+    tell(order);
+    const auto answer = process_.line().receive(2 * patience);
+    if (!answer || *answer == "refused")
+      throw std::runtime_error("'" + order + "': " + answer.value_or("no answer"));
+    std::vector<std::uint32_t> numbers;
+    std::istringstream in{*answer};
+    for (std::uint32_t each = 0; in >> each;) numbers.push_back(each);
+    return numbers;
+  }
+  /// Until it runs the other program.
+  bool execs(const std::string& order) {
+    tell(order);
+    return eventually(patience, [this] { return command_of(pid()) == "sleep"; });
+  }
+
+ private:
+  class actor {
+   public:
+    explicit actor(std::string device) : device_(std::move(device)) {}
+
+    int obey(channel& line) {
+      for (;;) {
+        auto order = line.receive(std::chrono::minutes{10});
+        if (!order || *order == "exit") return 0;
+        if (*order == "reopen") {
+          while (!(order = line.receive(std::chrono::milliseconds{0}))) {
+            if (!open()) return 1;
+            client_.reset();
+          }
+        }
+        const bool done = perform(*order);
+        line.send(!done ? "refused" : answer_.str().empty() ? "ok" : answer_.str());
+      }
+    }
+
+   private:
+    bool open() {
+      auto made = sim::nvidia_client::open({.device = device_});
+      if (!made) return false;
+      client_ = std::move(*made);
+      // The last channel has a copy object.
+      next_object_ = client_->groups().back().channels.back() + 2;
+      queue_.reset();
+      return true;
+    }
+    std::uint32_t make(std::uint32_t parent, std::uint32_t cls, std::uint32_t handle = 0) {
+      nvidia::uapi::NVOS21_PARAMETERS args{};
+      args.hRoot = client_->handle();
+      args.hObjectParent = parent;
+      args.hObjectNew = handle != 0 ? handle : next_object_++;
+      args.hClass = cls;
+      if (::ioctl(client_->fd(), nvidia::uapi::NV_RM_ALLOC, &args) != 0) return 0;
+      return args.status == nvidia::uapi::NV_OK ? args.hObjectNew : 0;
+    }
+    bool perform(const std::string& order) {
+      std::istringstream in{order};
+      std::string verb;
+      in >> verb;
+      answer_ = std::ostringstream{};
+      if (verb == "open") {
+        if (!open()) return false;
+        const auto& group = client_->groups().front();
+        answer_ << client_->fd() << ' ' << client_->handle() << ' ' << group.handle << ' '
+                << group.channels.front();
+        return true;
+      }
+      if (verb == "without") {
+        const int fd = ::open(device_.c_str(), O_RDWR | O_CLOEXEC);
+        answer_ << fd;
+        return fd >= 0;
+      }
+      if (verb == "lie") {
+        std::uint32_t client = 0;
+        in >> client;
+        auto* const words = static_cast<std::uint32_t*>(
+            ::mmap(nullptr, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        if (words == MAP_FAILED) return false;
+        for (std::uint32_t pair = 0; pair < 1000; ++pair) {
+          words[3 * pair] = client;
+          words[3 * pair + 1] = 0x5c000001 + pair;
+        }
+        return true;
+      }
+      return client_ && perform_with_client(verb, in);
+    }
+    bool perform_with_client(const std::string& verb, std::istringstream& in) {
+      namespace rm = nvidia::uapi;
+      if (verb == "memory") {
+        const auto made = client_->allocate(std::uint64_t{1} << 30U);
+        if (!made) return false;
+        next_object_ = *made + 1;
+        answer_ << *made;
+        return true;
+      }
+      if (verb == "context") {
+        const auto group = make(client_->device(), rm::KEPLER_CHANNEL_GROUP_A);
+        const auto first = make(group, rm::HOPPER_CHANNEL_GPFIFO_A);
+        const auto second = make(group, rm::HOPPER_CHANNEL_GPFIFO_A);
+        answer_ << group << ' ' << first;
+        return make(first, rm::HOPPER_COMPUTE_A) != 0 && make(second, rm::HOPPER_COMPUTE_A) != 0;
+      }
+      if (verb == "object") {
+        std::uint32_t cls = 0;
+        std::uint32_t parent = 0;
+        std::uint32_t handle = 0;
+        in >> cls >> parent >> handle;
+        const auto made = make(parent, cls, handle);
+        answer_ << made;
+        return made != 0;
+      }
+      if (verb == "free") {
+        rm::NVOS00_PARAMETERS args{};
+        args.hRoot = client_->handle();
+        in >> args.hObjectOld;
+        return ::ioctl(client_->fd(), rm::NV_RM_FREE, &args) == 0 && args.status == rm::NV_OK;
+      }
+      if (verb == "run") return run();
+      if (verb == "close") {
+        queue_.reset();
+        client_.reset();
+        return true;
+      }
+      if (verb == "duplicate") {
+        const int copy = ::fcntl(client_->fd(), F_DUPFD_CLOEXEC, 0);
+        answer_ << copy;
+        // Its owner goes on with whatever has the number.
+        return copy >= 0 && ::close(client_->fd()) == 0;
+      }
+      if (verb == "fork") {
+        const pid_t child = ::fork();
+        if (child == 0) wait_with_client();
+        answer_ << child;
+        return child > 0;
+      }
+      if (verb == "inherit") ::fcntl(client_->fd(), F_SETFD, 0);
+      if (verb == "inherit" || verb == "exec") ::execlp("sleep", "sleep", "600", nullptr);
+      return false;
+    }
+    bool run() {
+      if (!queue_) {
+        auto made = client_->create_queue();
+        if (!made) return false;
+        queue_ = std::move(*made);
+      }
+      const auto index = queue_->submit({.length = std::chrono::microseconds{20}});
+      return index && queue_->ring() && queue_->wait(*index, patience);
+    }
+    /// With no other descriptor: the test's line to its parent has to end with that.
+    [[noreturn]] void wait_with_client() {
+      const auto fd = static_cast<unsigned>(client_->fd());
+      ::syscall(SYS_close_range, 3U, fd - 1, 0U);
+      ::syscall(SYS_close_range, fd + 1, ~0U, 0U);
+      ::alarm(600);
+      for (;;) ::pause();
+    }
+
+    const std::string device_;
+    std::unique_ptr<sim::nvidia_client> client_;
+    std::unique_ptr<sim::nvidia_queue> queue_;
+    std::uint32_t next_object_ = 0;
+    std::ostringstream answer_;
+  };
+
+  child_process process_;
+  std::uint64_t start_time_;
+};
+
+}  // namespace sluice::test
