@@ -93,12 +93,12 @@ class nvidia_acting_driver final : public agent::acting_driver {
           " is damaged; run 'sluice rescue --everything'");
       return errc::unknown_target;
     }
-    if (start_time_of(what.pid) != what.start_time) return errc::unknown_target;
     const auto device = device_file::at(where_.device);
     if (!device) return device.error();
-    auto done = release_process(what.pid, *device, *held);
-    if (!done && start_time_of(what.pid) != what.start_time) done = errc::unknown_target;
-    if (!done && done.error() != errc::unknown_target)
+    // Of a process that ended, only who shared its open file is left.
+    const bool ended = start_time_of(what.pid) != what.start_time;
+    const auto done = release_process(ended ? 0 : what.pid, *device, *held);
+    if (!done)
       say("cannot resume process " + std::to_string(what.pid) + ": " + done.error().message());
     return done;
   }

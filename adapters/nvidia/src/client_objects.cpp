@@ -13,8 +13,8 @@ constexpr std::uint32_t AMPERE_SMC_PARTITION_REF = 0xC637;
 /// Numbers in a row that are not in use before the first look, or a later one, ends.
 constexpr std::uint32_t first_gap = 1024;
 constexpr std::uint32_t later_gap = 64;
-/// Questions of one look at most, 160 ms.
-constexpr std::uint32_t most_questions = 65536;
+/// Questions of one look at most, 0.6 s.
+constexpr std::uint32_t most_questions = 262144;
 /// A process may create and free more objects than `later_gap` between two looks. So each later
 /// look also asks for some numbers further on, in turn.
 constexpr std::uint32_t sweep_step = 128;
@@ -27,14 +27,15 @@ void client_objects::look() {
   const std::uint32_t gap = looked_ ? later_gap : first_gap;
   std::uint32_t missed = 0;
   const uapi::NvHandle end = std::min(next_ + most_questions, last_object);
-  for (uapi::NvHandle handle = next_; handle < end && (missed < gap || handle <= newest_);
-       ++handle) {
+  uapi::NvHandle handle = next_;
+  for (; handle < end && (missed < gap || handle <= newest_); ++handle) {
     const auto cls = client_.class_of(handle);
     missed = cls ? 0 : missed + 1;
     if (!cls) continue;
     next_ = handle + 1;
     add(handle, *cls);
   }
+  complete_ = handle < end;
   if (looked_) {
     sweep_ = sweep_ < longest_sweep ? sweep_ + sweep_step : later_gap;
     for (std::uint32_t step = 0; step < sweep_step; ++step) {
@@ -99,6 +100,7 @@ void client_objects::drop_freed() {
 
 std::string client_objects::not_understood() const {
   if (partitioned_) return "uses a MIG partition, which sluice does not support";
+  if (!complete_) return "has created more objects of the driver than sluice looks at";
   for (const auto& [handle, each] : channels_) {
     const channel_group* const in = group_of(each);
     if (in == nullptr) return "has channels outside of channel groups, as no CUDA program has";

@@ -68,6 +68,7 @@ class client_objects {
   uapi::NvHandle next_ = first_object;  ///< All below were asked for.
   std::uint32_t sweep_ = 0;             ///< How far beyond `next_` the last look asked.
   bool looked_ = false;
+  bool complete_ = false;                             ///< The last look reached the newest object.
   std::map<uapi::NvHandle, uapi::NvHandle> devices_;  ///< Subdevice by device.
   std::map<uapi::NvHandle, gpu_id> subdevices_;
   std::map<uapi::NvHandle, channel_group> groups_;

@@ -12,6 +12,8 @@ void handle_scan::feed(std::span<const std::uint32_t> words) {
     if (at + 1 < words.size() && is_object_handle(words[at + 1]))
       object = std::max(object, words[at + 1]);
     if (object == 0) continue;
+    // A process can fill its memory with pairs.
+    if (seen_.size() >= most_clients && !seen_.contains(words[at])) continue;
     candidate& one = seen_[words[at]];
     one.client = words[at];
     ++one.places;

@@ -28,6 +28,9 @@ inline constexpr uapi::NvHandle last_object = 0x5c0fffff;
 
 class handle_scan {
  public:
+  /// Different clients that it remembers.
+  static constexpr std::size_t most_clients = 4096;
+
   struct candidate {
     uapi::NvHandle client = 0;
     std::size_t places = 0;     ///< Pairs that were found.

@@ -34,40 +34,47 @@ bool arm(const unique_fd& timer, duration first) {
 
 }  // namespace
 
-result<void> nvidia_target::refuse(const std::string& why) {
+error_code nvidia_target::refuse(const std::string& why) {
   refused_ = "process " + std::to_string(pid_) + " (" + command_of(pid_) + ") " + why;
-  host_.say(refused_ + "; sluice does not suspend it");
   return errc::not_managed;
+}
+
+/// The system's errors are those of a process that ended, or of a lack of rights.
+error_code nvidia_target::refuse(const error_code& error) {
+  if (error.category() != boost::system::system_category()) return error;
+  if (start_time_of(pid_) != start_time_) return errc::unknown_target;
+  return refuse("cannot be read: " + error.message() +
+                "; the agent needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH");
 }
 
 result<std::vector<queue_info>> nvidia_target::open() {
   unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0))};
   timer_ = unique_fd{::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)};
-  if (!pidfd || !timer_) return last_system_error();
-  if (start_time_of(pid_) != start_time_) return errc::unknown_target;
+  if (!timer_) return last_system_error();
+  if (!pidfd || start_time_of(pid_) != start_time_) return errc::unknown_target;
   auto opened = process_clients::open(pid_, std::move(pidfd), users_.of());
-  if (!opened) {
-    if (opened.error().category() != boost::system::system_category()) return opened.error();
-    return refuse("cannot be read: " + opened.error().message() +
-                  "; the agent needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH")
-        .error();
-  }
+  if (!opened) return refuse(opened.error());
   clients_.emplace(std::move(*opened));
-  return read();
+  auto queues = read();
+  if (!queues) return refuse(queues.error());
+  return queues;
 }
 
 result<std::vector<queue_info>> nvidia_target::refresh() {
   std::uint64_t ignored = 0;
   (void)!::read(timer_.get(), &ignored, sizeof ignored);
-  return read();
+  auto queues = read();
+  if (!refused_.empty()) host_.say(refused_ + "; sluice does not suspend it any more");
+  return queues;
 }
 
 result<std::vector<queue_info>> nvidia_target::read() {
   // Armed again by each look, so that a slow one does not follow itself at once.
   if (!arm(timer_, look_every)) return last_system_error();
-  if (const auto looked = clients_->refresh(); !looked) return looked.error();
+  const auto undo = [this](const client_objects& in) { (void)release(in); };
+  if (const auto looked = clients_->refresh(undo); !looked) return looked.error();
   forget_gone();
-  if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why).error();
+  if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   if (looks_++ % sharers_every == 0) sharers_ = clients_->sharers(users_.now());
   // Whether it may be managed is asked before each suspend: the host names one process after the
   // other as offline.
@@ -84,10 +91,9 @@ result<std::vector<queue_info>> nvidia_target::read() {
                             .type = in->computes ? queue_kind::compute : queue_kind::copy,
                             .incarnation = each.client().handle()};
       if (std::ranges::find(queues, made.id, &queue_info::id) != queues.end())
-        return refuse("has two clients of the driver with equal handles").error();
+        return refuse("has two clients of the driver with equal handles");
       if (++counts[made.gpu] > max_batch_queues)
-        return refuse("has more than " + std::to_string(max_batch_queues) + " channels on a GPU")
-            .error();
+        return refuse("has more than " + std::to_string(max_batch_queues) + " channels on a GPU");
       queues.push_back(made);
     }
     for (const auto& [handle, one] : each.groups())
@@ -167,7 +173,7 @@ std::string nvidia_target::record() const {
 
 int nvidia_target::act(command_kind what, gpu_id gpu, std::span<const driver_queue_id> queues,
                        std::span<outcome> outcomes) {
-  clients_->drop_closed();
+  clients_->drop_closed([this](const client_objects& in) { (void)release(in); });
   forget_gone();
   if (what == command_kind::suspend && !sharers_are_offline()) return EPERM;
   if (what == command_kind::resume) return resume(gpu, queues, outcomes);
@@ -249,18 +255,32 @@ rm_status nvidia_target::set_slice(const client_objects& in, uapi::NvHandle grou
   return in.client().set_timeslice(group, microseconds);
 }
 
-bool nvidia_target::restore_slices(gpu_id on) {
+bool nvidia_target::restore_slices(const client_objects& in, gpu_id on) {
   bool done = true;
-  for (const client_objects& each : clients_->clients()) {
-    for (const auto& [handle, group] : each.groups()) {
-      const auto own = own_slices_.find({each.client().handle(), handle});
-      if (own == own_slices_.end() || (on != gpu_id::none && group.gpu != on)) continue;
-      const rm_status set = each.client().set_timeslice(handle, own->second);
-      if (set || set.is(uapi::NV_ERR_OBJECT_NOT_FOUND) || set.is(uapi::NV_ERR_INVALID_CLIENT))
-        own_slices_.erase(own);
-      else
-        done = false;
-    }
+  for (const auto& [handle, group] : in.groups()) {
+    const auto own = own_slices_.find({in.client().handle(), handle});
+    if (own == own_slices_.end() || (on != gpu_id::none && group.gpu != on)) continue;
+    const rm_status set = in.client().set_timeslice(handle, own->second);
+    if (set || set.is(uapi::NV_ERR_OBJECT_NOT_FOUND) || set.is(uapi::NV_ERR_INVALID_CLIENT))
+      own_slices_.erase(own);
+    else
+      done = false;
+  }
+  return done;
+}
+
+/// Undoes all that was done to a client.
+bool nvidia_target::release(const client_objects& in) {
+  bool done = restore_slices(in, gpu_id::none);
+  std::map<gpu_id, std::vector<driver_queue_id>> held;
+  for (const auto& [handle, one] : in.channels())
+    if (disables_.contains({in.client().handle(), handle}))
+      if (const channel_group* const group = in.group_of(one); group != nullptr)
+        held[group->gpu].push_back(driver_queue_id{handle});
+  for (const auto& [gpu, queues] : held) {
+    std::vector<outcome> outcomes(queues.size(), outcome::failed);
+    (void)resume(gpu, queues, outcomes);
+    done &= std::ranges::all_of(outcomes, [](outcome each) { return each == outcome::done; });
   }
   return done;
 }
@@ -271,12 +291,17 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
   };
   const auto wanted = static_cast<std::uint64_t>(length / 1us);
   quanta_.erase(gpu);
-  if (wanted == 0) return restore_slices(gpu) ? result<void>{} : error_code{errc::lost};
+  const auto restore = [&] {
+    bool done = true;
+    for (const client_objects& each : clients_->clients()) done &= restore_slices(each, gpu);
+    return done;
+  };
+  if (wanted == 0) return restore() ? result<void>{} : error_code{errc::lost};
   for (const client_objects& each : clients_->clients()) {
     for (const auto& [handle, group] : each.groups()) {
       if (!group.computes || group.gpu != gpu) continue;
       if (const rm_status set = set_slice(each, handle, wanted); !set) {
-        (void)restore_slices(gpu);
+        (void)restore();
         return failed(set);
       }
     }
@@ -287,27 +312,12 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
 
 bool nvidia_target::close() noexcept {
   if (!clients_) return true;
-  // Objects of a program that ended are freed with the last descriptor.
-  if (!clients_->is_alive()) {
-    clients_.reset();
-    return true;
-  }
-  clients_->drop_closed();
-  forget_gone();
-  bool done = restore_slices(gpu_id::none);
-  std::map<gpu_id, std::vector<driver_queue_id>> held;
-  for (const client_objects& each : clients_->clients())
-    for (const auto& [handle, one] : each.channels())
-      if (disables_.contains({each.client().handle(), handle}))
-        if (const channel_group* const in = each.group_of(one); in != nullptr)
-          held[in->gpu].push_back(driver_queue_id{handle});
-  for (const auto& [gpu, queues] : held) {
-    std::vector<outcome> outcomes(queues.size(), outcome::failed);
-    (void)resume(gpu, queues, outcomes);
-    done &= std::ranges::all_of(outcomes, [](outcome each) { return each == outcome::done; });
-  }
-  if (done) clients_.reset();
-  return done;
+  // Another process may have an open file of one that ended.
+  bool done = true;
+  for (const client_objects& each : clients_->clients()) done &= release(each);
+  if (!done && clients_->is_alive()) return false;
+  clients_.reset();
+  return true;
 }
 
 }  // namespace sluice::nvidia

@@ -59,8 +59,10 @@ class nvidia_target final : public agent::lane_target {
   rm_status change_all(bool disable, std::span<const place> which,
                        const std::function<void(std::size_t, channel_state)>& became);
   rm_status set_slice(const client_objects& in, uapi::NvHandle group, std::uint64_t microseconds);
-  bool restore_slices(gpu_id on);
-  result<void> refuse(const std::string& why);
+  bool restore_slices(const client_objects& in, gpu_id on);
+  bool release(const client_objects& in);
+  error_code refuse(const std::string& why);
+  error_code refuse(const error_code& error);
 
   user_list& users_;
   channel_calls& calls_;

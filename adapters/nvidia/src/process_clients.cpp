@@ -16,6 +16,10 @@ namespace {
 constexpr unsigned longest_pause = 64;
 constexpr unsigned never = ~0U;
 
+/// A question about a client that does not exist leaves a line in the kernel log: a process that
+/// keeps false handles in its memory must not fill that.
+constexpr std::size_t most_candidates = 8;
+
 bool has_ended(const unique_fd& pidfd) {
   pollfd ended{pidfd.get(), POLLIN, 0};
   return ::poll(&ended, 1, 0) > 0;
@@ -31,14 +35,16 @@ result<process_clients> process_clients::open(pid_t pid, unique_fd pidfd,
   return process_clients{pid, std::move(pidfd), device, std::move(*memory)};
 }
 
-void process_clients::drop_closed() {
+void process_clients::drop_closed(const farewell& before_drop) {
   for (auto each = files_.begin(); each != files_.end();) {
-    // Without an answer, as after an exec: closed.
+    // Without an answer it counts as closed: a duplicate must not outlive it.
     if (is_same_file(each->copy.get(), {pid_, each->number})) {
       ++each;
       continue;
     }
     const int copy = each->copy.get();
+    for (const client_objects& one : clients_)
+      if (before_drop && one.client().fd() == copy) before_drop(one);
     std::erase_if(clients_, [&](const client_objects& one) { return one.client().fd() == copy; });
     each = files_.erase(each);
   }
@@ -74,7 +80,9 @@ result<void> process_clients::adopt() {
 }
 
 void process_clients::find_clients() {
-  for (const auto& each : memory_.find_clients()) {
+  auto found = memory_.find_clients();
+  if (found.size() > most_candidates) found.resize(most_candidates);
+  for (const auto& each : found) {
     const auto is_it = [&](const client_objects& one) {
       return one.client().handle() == each.client;
     };
@@ -88,9 +96,9 @@ void process_clients::find_clients() {
   }
 }
 
-result<void> process_clients::refresh() {
+result<void> process_clients::refresh(const farewell& before_drop) {
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
-  drop_closed();
+  drop_closed(before_drop);
   if (const auto adopted = adopt(); !adopted) return adopted;
   if (search_in_ == 0) {
     find_clients();

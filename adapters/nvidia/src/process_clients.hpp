@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,13 +31,17 @@ class process_clients {
   [[nodiscard]] static result<process_clients> open(pid_t pid, unique_fd pidfd,
                                                     const device_file& device);
 
+  /// Called for a client that goes because the process closed its descriptor. Another process may
+  /// still have that open file, so what was done to the client has to be undone now.
+  using farewell = std::function<void(const client_objects&)>;
+
   /// Adopts descriptors that the process has opened since, closes duplicates of those that it has
   /// closed, and reads the objects of each client.
   /// \return errc::unknown_target if the process ended or runs another program: then close this
   ///         object.
-  [[nodiscard]] result<void> refresh();
+  [[nodiscard]] result<void> refresh(const farewell& before_drop = {});
   /// Closes duplicates of descriptors that the process has closed, and the clients with them.
-  void drop_closed();
+  void drop_closed(const farewell& before_drop = {});
 
   /// A change of its addresses follows refresh() and drop_closed().
   [[nodiscard]] const std::vector<client_objects>& clients() const noexcept { return clients_; }

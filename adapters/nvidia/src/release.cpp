@@ -9,8 +9,11 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
+
+#include "sluice/os/proc.hpp"
 
 namespace sluice::nvidia {
 
@@ -53,6 +56,8 @@ bool restore_slices(const client_objects& of, const held_process& held) {
   return done;
 }
 
+bool is_alive(pid_t pid) { return start_time_of(pid).has_value(); }
+
 result<process_clients> read(pid_t pid, const device_file& device) {
   unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
   if (!pidfd) return errc::unknown_target;
@@ -65,16 +70,41 @@ result<process_clients> read(pid_t pid, const device_file& device) {
 }  // namespace
 
 result<void> release_process(pid_t pid, const device_file& device, const held_process& held) {
-  const auto now = read(pid, device);
-  if (!now) return now.error();
   bool done = true;
-  for (const client_objects& each : now->clients()) {
+  const auto release = [&](const client_objects& one) {
     std::uint32_t disables = 0;
-    for (const auto& one : held.clients)
-      if (one.handle == each.client().handle()) disables = one.disables;
+    for (const auto& each : held.clients)
+      if (each.handle == one.client().handle()) disables = each.disables;
     // Also a client that the record lacks: it may have come between the record and the hold.
-    done &= enable_all(each, disables + 1);
-    done &= restore_slices(each, held);
+    done &= enable_all(one, disables + 1);
+    done &= restore_slices(one, held);
+  };
+  const auto now = read(pid, device);
+  std::set<uapi::NvHandle> missing;
+  for (const auto& each : held.clients) missing.insert(each.handle);
+  if (now) {
+    for (const client_objects& each : now->clients()) {
+      release(each);
+      missing.erase(each.client().handle());
+    }
+  } else if (now.error() != errc::unknown_target && is_alive(pid)) {
+    return now.error();
+  }
+  // The process may have ended or closed its descriptor, and another one still have the open file.
+  if (!missing.empty()) {
+    for (const remote_fd& each : list_users(device)) {
+      if (each.pid == pid) continue;
+      const unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, each.pid, 0))};
+      const auto copy = duplicate(pidfd, each.fd);
+      if (!copy) continue;
+      for (const uapi::NvHandle handle : missing) {
+        const rm_client client{copy->get(), handle};
+        if (client.class_of(handle) != uapi::NV01_ROOT_CLIENT) continue;
+        client_objects objects{client, first_object};
+        objects.look();
+        release(objects);
+      }
+    }
   }
   if (!done) return errc::lost;
   return {};

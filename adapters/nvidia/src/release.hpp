@@ -11,9 +11,10 @@
 
 namespace sluice::nvidia {
 
-/// Enables every channel of the process once more than `held` says, and restores the slices.
-/// \return errc::unknown_target if the process ended or has no such clients any more, else the
-///         system's error, or errc::lost if the driver refuses.
+/// Enables every channel of the process once more than `held` counts, and restores the slices: also
+/// in other processes that have an open file of it, though it ended.
+/// \param pid 0: it ended.
+/// \return errc::lost if the driver refuses, the system's error if a running process cannot be read.
 [[nodiscard]] result<void> release_process(pid_t pid, const device_file& device,
                                            const held_process& held);
 
