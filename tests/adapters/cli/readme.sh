@@ -20,7 +20,7 @@ block() {
 cd "$work"
 eval "$(grep -o 'export PATH=[^`]*' "$readme" | head -n 1)"
 eval "$(block 1) > exports &"
-has_exports() { [ "$(cat exports 2>/dev/null | wc -l)" -ge 4 ]; }
+has_exports() { [ "$(cat exports 2>/dev/null | wc -l)" -ge 6 ]; }
 eventually has_exports
 # What it prints is what the README shows.
 diff <(block 2 | grep '^export') exports

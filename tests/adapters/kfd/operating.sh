@@ -64,7 +64,7 @@ export SLUICE_ROLES="store = '$work/roles'" SLUICE_AGENT=$work/sluice-agent PATH
 cp "$bin/sluice-agent" "$SLUICE_AGENT" # a copy, for others may be using the program
 chmod 0750 "$SLUICE_AGENT"             # as DAEMON.md says: others may not run it, neither before nor afterwards
 sluice sim --root "$work/gpu" >"$work/exports" &
-until_true grep -q SLUICE_KFD_DEBUGFS "$work/exports"
+until_true grep -q SLUICE_NVIDIA_PROC "$work/exports"
 . "$work/exports"
 
 traced() { [ "$(awk '/^TracerPid:/ {print $2}' "/proc/$offline/status")" != 0 ]; }

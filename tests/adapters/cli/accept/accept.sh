@@ -38,6 +38,6 @@ for profile in profile.toml quiet.toml; do
   sed 's/^\(suspend\|resume\)_cost\(_p99\)\? = .*/\1_cost\2 = "10ms"/' profile.toml >quiet.toml
 done
 eval "$(grep '^sluice sim' <<<"$commands") --root $work/gpu >exports &"
-has_exports() { [ "$(cat exports 2>/dev/null | wc -l)" -ge 4 ]; }
+has_exports() { [ "$(cat exports 2>/dev/null | wc -l)" -ge 6 ]; }
 eventually has_exports
-[ "$(wc -l <exports)" = 4 ]
+[ "$(wc -l <exports)" = 6 ]
