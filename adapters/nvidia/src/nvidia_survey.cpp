@@ -63,8 +63,8 @@ std::vector<surveyed_queue> nvidia_survey::queues_of(pid_t pid) const {
   for (auto each = begin; each != end; ++each) {
     const auto gpu = std::ranges::find(gpus_, each->second, &surveyed_gpu::id);
     if (gpu == gpus_.end()) continue;
-    const auto number = static_cast<std::uint32_t>(gpu - gpus_.begin()) + 1;
-    all.push_back({.id = driver_queue_id{number}, .gpu = each->second});
+    const auto number = static_cast<std::uint32_t>(gpu - gpus_.begin());
+    all.push_back({.id = unlisted_queues(number), .gpu = each->second});
   }
   std::ranges::sort(all);
   return all;

@@ -16,8 +16,8 @@
 
 namespace sluice::nvidia {
 
-/// Lists one queue for each process and GPU, which stands for its channels there: only the agent
-/// can see these. Its id is below all handles of channels.
+/// Lists one queue for each process and GPU, which stands for its channels there
+/// (unlisted_queues()): only the agent can see these.
 class nvidia_survey final : public survey {
  public:
   nvidia_survey(roots where, message_sink say);

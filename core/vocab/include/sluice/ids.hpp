@@ -27,5 +27,15 @@ enum class client_id : std::uint64_t { none = 0 };
 /// alone).
 enum class driver_queue_id : std::uint32_t {};
 
+/// Where only the acting side can list a process's queues: the id with which a source announces
+/// that the process uses a GPU. It stands for all queues of the process there, and does not count
+/// beside them. \param gpu number of the GPU on this node, below 256.
+[[nodiscard]] constexpr driver_queue_id unlisted_queues(std::uint32_t gpu) noexcept {
+  return driver_queue_id{0xffffff00U | (gpu & 0xffU)};
+}
+[[nodiscard]] constexpr bool is_unlisted(driver_queue_id id) noexcept {
+  return (static_cast<std::uint32_t>(id) & 0xffffff00U) == 0xffffff00U;
+}
+
 }  // namespace sluice
 #pragma GCC visibility pop
