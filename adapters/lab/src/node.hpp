@@ -66,8 +66,8 @@ class gpu {
 
   /// One queue to be taken off or put up: an item of a driver call.
   using queues = std::vector<sim::model_queue>;
-  /// One driver call of `cost` (MES: of `cost` per queue). Of channels, it acts at its end. \param done at its end, with the moment
-  /// at which its turn came.
+  /// One driver call of `cost` (MES: of `cost` per queue). Of channels, it acts at its end. \param
+  /// done at its end, with the moment at which its turn came.
   void change(queues which, bool listed, duration cost, std::function<void(time_point)> done);
   /// One call that changes settings: a debug session's begin or end, or what `apply` does to the
   /// model (runlist only) when its turn comes.

@@ -103,7 +103,7 @@ class channel_queue final : public gpu_queue {
                             .kernels = address_in_memory(collected_.data() + at),
                             .count = static_cast<std::uint32_t>(count),
                             .status = 0};
-      const auto taken = rm_ioctl(fd_, abi::SIM_SUBMIT, args);
+      const auto taken = rm_ioctl(fd_, abi::SLUICE_SIM_SUBMIT, args);
       if (!taken) refused_.store(true);
       at += count;
     }
@@ -124,7 +124,7 @@ class channel_queue final : public gpu_queue {
                           .timeout = static_cast<std::uint64_t>(left.count()),
                           .status = 0,
                           .pad = 0};
-      if (ioctl(fd_, abi::SIM_WAIT, &args) != 0) {
+      if (ioctl(fd_, abi::SLUICE_SIM_WAIT, &args) != 0) {
         if (errno != EINTR) return last_system_error();
       } else if (args.status == abi::NV_ERR_TIMEOUT) {
         if (clock::now() >= deadline) return system_error_of(ETIMEDOUT);
@@ -170,7 +170,7 @@ class channel_queue final : public gpu_queue {
   result<void> bind(std::uint64_t address) const {
     abi::bind_args args{
         .hClient = client_, .hChannel = channel_, .page = address, .count = packets_, .status = 0};
-    return rm_ioctl(fd_, abi::SIM_BIND_CHANNEL, args);
+    return rm_ioctl(fd_, abi::SLUICE_SIM_BIND_CHANNEL, args);
   }
 
   const int fd_;
@@ -296,7 +296,7 @@ result<std::unique_ptr<nvidia_client>> nvidia_client::open(nvidia_client_options
   client->impl_->gpu_id = id.gpuId;
   abi::gpu_info_args about{
       .hClient = client->handle(), .hSubdevice = client->subdevice(), .waves = 0, .status = 0};
-  if (rm_ioctl(client->fd(), abi::SIM_GPU_INFO, about)) client->impl_->waves = about.waves;
+  if (rm_ioctl(client->fd(), abi::SLUICE_SIM_GPU_INFO, about)) client->impl_->waves = about.waves;
   return client;
 }
 

@@ -72,7 +72,7 @@ std::shared_ptr<rm_caller> rm_driver::impl::caller_of(pid_t tid) {
   const pid_t leader = os_.leader_of(tid);
   if (leader == 0) return nullptr;
   if (const auto it = callers_.find(leader); it != callers_.end()) {
-    const auto known = it->second;
+    auto known = it->second;
     if (os_.same_address_space(leader, *known->memory)) return known;
     forget(known);
   }
@@ -104,9 +104,9 @@ namespace {
 
 /// The ioctls of nvidiactl, of the number that alone selects them (nvidia_ioctl); 0: another one.
 std::uint32_t command_of_rm(std::uint32_t number) {
-  for (const auto each :
-       {rm::NV_RM_ALLOC, rm::NV_RM_FREE, rm::NV_RM_CONTROL, nvidia_abi::SIM_BIND_CHANNEL,
-        nvidia_abi::SIM_SUBMIT, nvidia_abi::SIM_WAIT, nvidia_abi::SIM_GPU_INFO}) {
+  for (const auto each : {rm::NV_RM_ALLOC, rm::NV_RM_FREE, rm::NV_RM_CONTROL,
+                          nvidia_abi::SLUICE_SIM_BIND_CHANNEL, nvidia_abi::SLUICE_SIM_SUBMIT,
+                          nvidia_abi::SLUICE_SIM_WAIT, nvidia_abi::SLUICE_SIM_GPU_INFO}) {
     if (_IOC_NR(each) == number) return each;
   }
   return 0;
@@ -162,9 +162,9 @@ task<void> rm_driver::impl::serve(call_ptr c, std::uint32_t command) {
     case rm::NV_RM_ALLOC: co_await with(c, &impl::alloc); break;
     case rm::NV_RM_FREE: co_await with(c, &impl::free); break;
     case rm::NV_RM_CONTROL: co_await with(c, &impl::control_object); break;
-    case nvidia_abi::SIM_BIND_CHANNEL: co_await with(c, &impl::bind_channel); break;
-    case nvidia_abi::SIM_SUBMIT: co_await with(c, &impl::submit); break;
-    case nvidia_abi::SIM_WAIT: co_await with(c, &impl::wait); break;
+    case nvidia_abi::SLUICE_SIM_BIND_CHANNEL: co_await with(c, &impl::bind_channel); break;
+    case nvidia_abi::SLUICE_SIM_SUBMIT: co_await with(c, &impl::submit); break;
+    case nvidia_abi::SLUICE_SIM_WAIT: co_await with(c, &impl::wait); break;
     default: co_await with(c, &impl::gpu_info); break;
   }
   calls_.erase(c->id);

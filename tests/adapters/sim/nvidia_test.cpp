@@ -194,7 +194,8 @@ TEST(NvidiaDevice, RunsAThousandKernelsExactlyOnceInOrder) {
 
 TEST(NvidiaDevice, GivesTheChannelOfADestroyedQueueToTheNext) {
   const simulated_device device{{.profile = "h100", .gpus = 2}};
-  const auto named = sim::gpu_client::open({.device = device.nvidia_device(), .sysfs = {}, .gpu = 0x500});
+  const auto named =
+      sim::gpu_client::open({.device = device.nvidia_device(), .sysfs = {}, .gpu = 0x500});
   ASSERT_TRUE(named) << named.error().message();
   EXPECT_EQ((*named)->gpu(), 0x500U);
   std::vector<std::unique_ptr<sim::gpu_queue>> queues;

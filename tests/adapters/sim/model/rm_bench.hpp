@@ -138,7 +138,7 @@ class rm_bench : public call_bench {
                                  .page = page_at + i * fake_memory::page,
                                  .count = page_records,
                                  .status = 0};
-      EXPECT_EQ(call(pid, file, nvidia_abi::SIM_BIND_CHANNEL, bind), 0);
+      EXPECT_EQ(call(pid, file, nvidia_abi::SLUICE_SIM_BIND_CHANNEL, bind), 0);
       EXPECT_EQ(bind.status, rm::NV_OK);
     }
     return made;
@@ -154,7 +154,7 @@ class rm_bench : public call_bench {
                                  .kernels = kernels_at,
                                  .count = 1,
                                  .status = 0};
-    EXPECT_EQ(call(of.pid, of.file, nvidia_abi::SIM_SUBMIT, args), 0);
+    EXPECT_EQ(call(of.pid, of.file, nvidia_abi::SLUICE_SIM_SUBMIT, args), 0);
     return args.status;
   }
   std::uint64_t completed(const context& of, std::size_t channel = 0) {

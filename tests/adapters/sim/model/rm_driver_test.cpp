@@ -367,7 +367,7 @@ TEST(RmKernels, AreWaitedForUntilASignalOrTheTimeoutComes) {
   const auto app = b.make_context(rm_app);
   ASSERT_EQ(b.submit(app, 5ms), rm::NV_OK);
   const auto wait = [&](std::uint64_t index, duration timeout) {
-    return b.begin(rm_app, app.file, nvidia_abi::SIM_WAIT,
+    return b.begin(rm_app, app.file, nvidia_abi::SLUICE_SIM_WAIT,
                    nvidia_abi::wait_args{.hClient = app.client,
                                          .hChannel = app.channels[0],
                                          .index = index,

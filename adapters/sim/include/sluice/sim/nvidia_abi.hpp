@@ -123,9 +123,9 @@ struct gpu_info_args {
 static_assert(sizeof(gpu_info_args) == 16);
 
 // Far above every number that the driver uses with this magic.
-inline constexpr std::uint32_t SIM_BIND_CHANNEL = _IOWR('F', 0xF0, bind_args);
-inline constexpr std::uint32_t SIM_SUBMIT = _IOWR('F', 0xF1, submit_args);
-inline constexpr std::uint32_t SIM_WAIT = _IOWR('F', 0xF2, wait_args);
-inline constexpr std::uint32_t SIM_GPU_INFO = _IOWR('F', 0xF3, gpu_info_args);
+inline constexpr std::uint32_t SLUICE_SIM_BIND_CHANNEL = _IOWR('F', 0xF0, bind_args);
+inline constexpr std::uint32_t SLUICE_SIM_SUBMIT = _IOWR('F', 0xF1, submit_args);
+inline constexpr std::uint32_t SLUICE_SIM_WAIT = _IOWR('F', 0xF2, wait_args);
+inline constexpr std::uint32_t SLUICE_SIM_GPU_INFO = _IOWR('F', 0xF3, gpu_info_args);
 
 }  // namespace sluice::sim::nvidia_abi
