@@ -106,9 +106,17 @@ std::string client_objects::not_understood() const {
     if (in == nullptr) return "has channels outside of channel groups, as no CUDA program has";
     if (in->gpu == gpu_id::none) return "has a channel whose GPU the driver does not name";
   }
-  const auto first = client_.descendant(client_.handle(), uapi::KEPLER_CHANNEL_GROUP_A);
-  if (first && !groups_.contains(*first))
-    return "has channel groups that sluice cannot list: its runtime is not CUDA";
+  // The first of each kind that the driver names must be among those that the look found.
+  using namespace uapi::nvoc_class_id;
+  const auto unlisted = [&](uapi::NvHandle parent, std::uint32_t kind, const auto& listed) {
+    const auto first = client_.child(parent, kind);
+    return first && !listed.contains(*first);
+  };
+  bool strange = unlisted(client_.handle(), Device, devices_);
+  for (const auto& [device, subdevice] : devices_)
+    strange = strange || unlisted(device, KernelChannelGroupApi, groups_) ||
+              unlisted(device, KernelChannel, std::map<uapi::NvHandle, channel>{});
+  if (strange) return "has channels that sluice cannot list: its runtime is not CUDA";
   return {};
 }
 

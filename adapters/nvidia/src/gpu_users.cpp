@@ -32,8 +32,7 @@ result<std::vector<nvml_process>> gpu_users::list() {
     return one.gpu == other.gpu && one.pid == other.pid;
   };
   std::ranges::sort(all, before);
-  const auto twice = std::ranges::unique(all, same);
-  all.erase(twice.begin(), twice.end());
+  all.erase(std::unique(all.begin(), all.end(), same), all.end());
   return all;
 }
 
@@ -42,8 +41,7 @@ result<std::vector<nvml_process>> gpu_users::list_descriptors() const {
   if (!control) return control.error();
   std::vector<pid_t> pids;
   for (const remote_fd& each : list_users(*control)) pids.push_back(each.pid);
-  const auto twice = std::ranges::unique(pids);
-  pids.erase(twice.begin(), twice.end());
+  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
   std::vector<nvml_process> all;
   for (const gpu_information& gpu : gpus_) {
     const auto node = device_file::at(where_.node(gpu.minor));

@@ -215,12 +215,11 @@ int nvidia_target::suspend(gpu_id gpu, std::span<const driver_queue_id> queues,
   });
   const bool nothing = std::ranges::all_of(
       indices, [&](std::size_t each) { return outcomes[each] == outcome::invalid; });
-  return nothing ? 0 : refused.is(uapi::NV_OK) ? 0 : refused.as_errno();
+  return nothing ? 0 : refused.as_errno();
 }
 
 int nvidia_target::resume(gpu_id gpu, std::span<const driver_queue_id> queues,
                           std::span<outcome> outcomes) {
-  rm_status refused;
   for (;;) {
     std::vector<place> which;
     for (std::size_t index = 0; index < queues.size(); ++index) {

@@ -14,7 +14,8 @@ namespace sluice::nvidia {
 /// Enables every channel of the process once more than `held` counts, and restores the slices: also
 /// in other processes that have an open file of it, though it ended.
 /// \param pid 0: it ended.
-/// \return errc::lost if the driver refuses, the system's error if a running process cannot be read.
+/// \return errc::lost if the driver refuses, the system's error if a running process cannot be
+/// read.
 [[nodiscard]] result<void> release_process(pid_t pid, const device_file& device,
                                            const held_process& held);
 

@@ -87,10 +87,10 @@ std::optional<uapi::NvHandle> rm_client::parent_of(uapi::NvHandle object) const 
   return static_cast<uapi::NvHandle>(found);
 }
 
-std::optional<uapi::NvHandle> rm_client::descendant(uapi::NvHandle parent,
-                                                    std::uint32_t cls) const {
+std::optional<uapi::NvHandle> rm_client::child(uapi::NvHandle parent,
+                                               std::uint32_t internal_class) const {
   uapi::NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS asked{
-      .hParent = parent, .classId = cls, .hObject = 0};
+      .hParent = parent, .classId = internal_class, .hObject = 0};
   if (!control(handle_, uapi::NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, &asked, sizeof asked))
     return {};
   return asked.hObject;

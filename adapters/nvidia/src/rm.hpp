@@ -50,9 +50,9 @@ class rm_client {
   [[nodiscard]] std::optional<std::uint32_t> class_of(uapi::NvHandle object,
                                                       rm_status* why = nullptr) const;
   [[nodiscard]] std::optional<uapi::NvHandle> parent_of(uapi::NvHandle object) const;
-  /// Returns the first descendant of this class.
-  [[nodiscard]] std::optional<uapi::NvHandle> descendant(uapi::NvHandle parent,
-                                                         std::uint32_t cls) const;
+  /// Returns the first child of a class (uapi::nvoc_class_id).
+  [[nodiscard]] std::optional<uapi::NvHandle> child(uapi::NvHandle parent,
+                                                    std::uint32_t internal_class) const;
   [[nodiscard]] std::optional<gpu_id> gpu_of(uapi::NvHandle subdevice) const;
 
   /// Disables or enables channels, 64 at most, of this client or of others on the same GPU.

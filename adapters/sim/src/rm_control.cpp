@@ -130,18 +130,30 @@ rm_driver::impl::status rm_driver::impl::handle_info(
   }
 }
 
+namespace {
+
+/// The class of programs that has this internal number.
+std::optional<std::uint32_t> internal_class(std::uint32_t number) {
+  switch (number) {
+    case rm::nvoc_class_id::Device: return rm::NV01_DEVICE_0;
+    case rm::nvoc_class_id::Subdevice: return rm::NV20_SUBDEVICE_0;
+    case rm::nvoc_class_id::KernelChannelGroupApi: return rm::KEPLER_CHANNEL_GROUP_A;
+    case rm::nvoc_class_id::KernelChannel: return rm::HOPPER_CHANNEL_GPFIFO_A;
+    default: return {};
+  }
+}
+
+}  // namespace
+
 rm_driver::impl::status rm_driver::impl::child_handle(
     rm_client& client, rm::NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS& params) {
   const rm_object* parent = client.find(params.hParent);
   if (parent == nullptr) return rm::NV_ERR_OBJECT_NOT_FOUND;
-  std::deque<rm::NvHandle> next(parent->children.begin(), parent->children.end());
-  for (; !next.empty(); next.pop_front()) {
-    const rm_object& each = client.objects.at(next.front());
-    if (each.cls == params.classId) {
-      params.hObject = next.front();
-      return rm::NV_OK;
-    }
-    next.insert(next.end(), each.children.begin(), each.children.end());
+  const auto kind = internal_class(params.classId);
+  for (const rm::NvHandle handle : parent->children) {
+    if (!kind || client.objects.at(handle).cls != *kind) continue;
+    params.hObject = handle;
+    return rm::NV_OK;
   }
   return rm::NV_ERR_OBJECT_NOT_FOUND;
 }

@@ -73,10 +73,18 @@ TEST(RmObjects, TellsParentsClassesAndChildren) {
     return b.control(rm_app, app.file, app.client, app.client,
                      rm::NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, child);
   };
-  ASSERT_EQ(find(app.client, rm::KEPLER_CHANNEL_GROUP_A), rm::NV_OK);
+  namespace kind = rm::nvoc_class_id;
+  ASSERT_EQ(find(app.client, kind::Device), rm::NV_OK);
+  const auto device = child.hObject;
+  ASSERT_EQ(find(device, kind::KernelChannelGroupApi), rm::NV_OK);
   EXPECT_EQ(child.hObject, app.group);
-  EXPECT_EQ(find(app.client, rm::HOPPER_DMA_COPY_A), rm::NV_ERR_OBJECT_NOT_FOUND);
-  EXPECT_EQ(find(0x1234, rm::NV01_DEVICE_0), rm::NV_ERR_OBJECT_NOT_FOUND);
+  ASSERT_EQ(find(app.group, kind::KernelChannel), rm::NV_OK);
+  EXPECT_EQ(child.hObject, app.channels[0]);
+  EXPECT_EQ(find(app.client, kind::KernelChannelGroupApi), rm::NV_ERR_OBJECT_NOT_FOUND)
+      << "only children, not theirs";
+  EXPECT_EQ(find(device, rm::KEPLER_CHANNEL_GROUP_A), rm::NV_ERR_OBJECT_NOT_FOUND)
+      << "only internal numbers";
+  EXPECT_EQ(find(0x1234, kind::Device), rm::NV_ERR_OBJECT_NOT_FOUND);
 
   rm::NV2080_CTRL_GPU_GET_ID_PARAMS id{};
   EXPECT_EQ(

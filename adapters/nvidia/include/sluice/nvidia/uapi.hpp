@@ -132,7 +132,8 @@ static_assert(sizeof(NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS) == 16);
 static_assert(offsetof(NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS, iResult) == 8);
 
 inline constexpr std::uint32_t NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE = 0xd05;
-/// Finds the first descendant of a class.
+/// Finds the first child of a class, which is named by the driver's internal number
+/// (nvoc_class_id).
 struct NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS {
   NvHandle hParent;
   std::uint32_t classId;
@@ -140,6 +141,14 @@ struct NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS {
 };
 static_assert(sizeof(NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS) == 12);
 static_assert(offsetof(NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS, hObject) == 8);
+/// Internal numbers of classes (src/nvidia/generated/g_*_nvoc.h; the same in every release from
+/// 515.43 to 595.45).
+namespace nvoc_class_id {
+inline constexpr std::uint32_t Device = 0xe0ac20;
+inline constexpr std::uint32_t Subdevice = 0x4b01b3;
+inline constexpr std::uint32_t KernelChannelGroupApi = 0x2b5b80;
+inline constexpr std::uint32_t KernelChannel = 0x5d8d70;
+}  // namespace nvoc_class_id
 
 // ---- ctrl/ctrl2080/ctrl2080gpu.h ----
 
