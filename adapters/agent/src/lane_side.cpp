@@ -114,7 +114,8 @@ class target_lane final : public lane {
 
   bool refresh() {
     auto queues = [this] {
-      const call_scope inside{*this};
+      // A look asks the driver, too: where that hangs, this GPU is as good as any of them.
+      const call_scope inside{*this, known_.empty() ? gpu_id::none : known_.front().gpu};
       return target_->refresh();
     }();
     if (queues) take(*queues);

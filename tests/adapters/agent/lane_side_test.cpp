@@ -60,6 +60,7 @@ class fake_target final : public lane_target {
   result<std::vector<queue_info>> refresh() override {
     eventfd_t count = 0;
     ::eventfd_read(of_.news.get(), &count);
+    while (of_.hangs) ::usleep(1000);
     return list();
   }
   std::string record() const override {
@@ -395,6 +396,20 @@ TEST_F(LaneSide, ReportsTheGpuOfACallThatHangs) {
   gpu_.hangs = false;
   const std::scoped_lock held{mutex_};
   EXPECT_THAT(said_, HasSubstr("driver call timed out after"));
+}
+
+// Then an order that follows is not even begun.
+TEST_F(LaneSide, ReportsTheGpuOfALookThatHangs) {
+  begin(50ms);
+  attach();
+  ASSERT_EQ(outcomes_of(command_kind::suspend, {1}), done_list{outcome::done});
+  gpu_.hangs = true;
+  ::eventfd_write(gpu_.news.get(), 1);
+  const auto lost = next(report_kind::gpu_lost);
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->gpu, the_gpu);
+  gpu_.hangs = false;
+  EXPECT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::done});
 }
 
 TEST_F(LaneSide, IsStrandedWhileTheDriverRefusesToLetGo) {
