@@ -14,6 +14,17 @@ bool names_a_gone_one(const rm_status& status) {
          status.is(uapi::NV_ERR_INVALID_CHANNEL);
 }
 
+/// What became of the channel that a call named alone.
+channel_state state_after(const rm_status& status) {
+  if (status) return channel_state::changed;
+  if (names_a_gone_one(status)) return channel_state::gone;
+  const bool refused = status.is(uapi::NV_ERR_INSUFFICIENT_PERMISSIONS) ||
+                       status.is(uapi::NV_ERR_INVALID_ARGUMENT) ||
+                       status.is(uapi::NV_ERR_INVALID_PARAM_STRUCT) ||
+                       status.is(uapi::NV_ERR_NOT_SUPPORTED);
+  return refused ? channel_state::refused : channel_state::doubtful;
+}
+
 }  // namespace
 
 rm_status channel_calls::call(const rm_client& client, uapi::NvHandle subdevice, gpu_id gpu,
@@ -68,10 +79,9 @@ rm_status channel_calls::change(const rm_client& client, uapi::NvHandle subdevic
       const auto one = part.subspan(index, 1);
       if (disable) (void)client.disable(subdevice, false, one);
       const rm_status single = client.disable(subdevice, disable, one);
-      if (!single) refused = single;
-      became(first + index, single                     ? channel_state::changed
-                            : names_a_gone_one(single) ? channel_state::gone
-                                                       : channel_state::doubtful);
+      const channel_state state = state_after(single);
+      if (!single && state != channel_state::gone) refused = single;
+      became(first + index, state);
     }
   }
   return refused;

@@ -20,6 +20,7 @@ namespace sluice::nvidia {
 enum class channel_state : std::uint8_t {
   changed,  ///< Disabled or enabled once.
   gone,     ///< The driver does not have it any more: nothing was changed.
+  refused,  ///< The driver refused before it changed anything.
   doubtful  ///< The driver refused, and may have changed it before.
 };
 
@@ -30,7 +31,7 @@ class channel_calls {
   /// channel that is gone, the rest are named one by one.
   /// \param subdevice of that client, on the channels' GPU.
   /// \param became    called once for each channel, by its index.
-  /// \return the last refusal.
+  /// \return the last refusal, of a channel that is not gone.
   rm_status change(const rm_client& client, uapi::NvHandle subdevice, gpu_id gpu, bool disable,
                    std::span<const channel_name> channels,
                    const std::function<void(std::size_t, channel_state)>& became);

@@ -20,6 +20,9 @@ constexpr std::uint32_t most_questions = 262144;
 constexpr std::uint32_t sweep_step = 128;
 constexpr std::uint32_t longest_sweep = 16384;
 
+/// A failed call is no evidence: only the driver's word is.
+bool was_freed(const rm_status& why) { return why.is(uapi::NV_ERR_OBJECT_NOT_FOUND); }
+
 }  // namespace
 
 void client_objects::look() {
@@ -29,11 +32,12 @@ void client_objects::look() {
   const uapi::NvHandle end = std::min(next_ + most_questions, last_object);
   uapi::NvHandle handle = next_;
   for (; handle < end && (missed < gap || handle <= newest_); ++handle) {
-    const auto cls = client_.class_of(handle);
+    rm_status why;
+    const auto cls = client_.class_of(handle, &why);
+    // Without an answer the next look asks again, from `next_` on.
+    if (cls ? !ask_again(handle) || !add(handle, *cls) : !was_freed(why)) return;
     missed = cls ? 0 : missed + 1;
-    if (!cls) continue;
-    next_ = handle + 1;
-    add(handle, *cls);
+    if (cls) next_ = handle + 1;
   }
   complete_ = handle < end;
   if (looked_) {
@@ -45,38 +49,53 @@ void client_objects::look() {
     }
   }
   looked_ = true;
+  check_listed();
 }
 
-void client_objects::add(uapi::NvHandle handle, std::uint32_t cls) {
+/// Objects are made in the order of their numbers: what was not there when the look asked may have
+/// been made before an object that it found.
+bool client_objects::ask_again(uapi::NvHandle end) {
+  for (uapi::NvHandle handle = next_; handle < end; ++handle) {
+    rm_status why;
+    const auto cls = client_.class_of(handle, &why);
+    if (cls ? !add(handle, *cls) : !was_freed(why)) return false;
+  }
+  return true;
+}
+
+bool client_objects::add(uapi::NvHandle handle, std::uint32_t cls) {
   if (cls == AMPERE_SMC_PARTITION_REF) partitioned_ = true;
   const bool computes = uapi::is_compute_class(cls);
   const bool is_channel = uapi::is_channel_class(cls);
+  if (cls == uapi::NV01_DEVICE_0) devices_.try_emplace(handle, 0);
   if (cls != uapi::NV20_SUBDEVICE_0 && cls != uapi::KEPLER_CHANNEL_GROUP_A && !computes &&
       !is_channel)
-    return;
-  const auto parent = client_.parent_of(handle);
-  if (!parent) return;  // It was freed meanwhile.
+    return true;
+  rm_status why;
+  const auto parent = client_.parent_of(handle, &why);
+  if (!parent) return was_freed(why);
   if (cls == uapi::NV20_SUBDEVICE_0) {
     devices_[*parent] = handle;
     if (const auto gpu = client_.gpu_of(handle)) subdevices_[handle] = *gpu;
     for (auto& [number, each] : groups_)
       if (each.subdevice == 0) name_gpu(each);
-    return;
+    return true;
   }
   if (cls == uapi::KEPLER_CHANNEL_GROUP_A) {
     channel_group& one = groups_[handle];
     one.handle = handle;
     name_gpu(one);
-    return;
+    return true;
   }
   if (is_channel) {
     channels_[handle] = {.handle = handle, .group = *parent};
-    return;
+    return true;
   }
   const auto on = channels_.find(*parent);
-  if (on == channels_.end()) return;
+  if (on == channels_.end()) return true;
   const auto in = groups_.find(on->second.group);
   if (in != groups_.end()) in->second.computes = true;
+  return true;
 }
 
 void client_objects::name_gpu(channel_group& of) const {
@@ -89,34 +108,46 @@ void client_objects::name_gpu(channel_group& of) const {
 }
 
 void client_objects::drop_freed() {
-  // A failed call is no evidence: only the driver's word is.
   const auto freed = [&](uapi::NvHandle handle) {
     rm_status why;
-    return !client_.class_of(handle, &why) && why.is(uapi::NV_ERR_OBJECT_NOT_FOUND);
+    return !client_.class_of(handle, &why) && was_freed(why);
   };
-  std::erase_if(channels_, [&](const auto& each) { return freed(each.first); });
+  // Groups first: the channels of a group are freed with it.
   std::erase_if(groups_, [&](const auto& each) { return freed(each.first); });
+  std::erase_if(channels_, [&](const auto& each) { return freed(each.first); });
+}
+
+/// The first object of each kind that the driver names must be among those that the look found.
+void client_objects::check_listed() {
+  unlisted_ = false;
+  const auto check = [this](std::optional<uapi::NvHandle> first, bool listed) {
+    if (!first || listed) return;
+    if (*first < next_ || *first >= std::min(next_ + most_questions, last_object)) {
+      unlisted_ = true;
+      return;
+    }
+    // Made since this look asked for its number: the next one asks again.
+    newest_ = std::max(newest_, *first);
+  };
+  using namespace uapi::nvoc_class_id;
+  const auto device = client_.child(client_.handle(), Device);
+  check(device, device && devices_.contains(*device));
+  for (const auto& [handle, subdevice] : devices_) {
+    const auto group = client_.child(handle, KernelChannelGroupApi);
+    check(group, group && groups_.contains(*group));
+    check(client_.child(handle, KernelChannel), false);
+  }
 }
 
 std::string client_objects::not_understood() const {
   if (partitioned_) return "uses a MIG partition, which sluice does not support";
-  if (!complete_) return "has created more objects of the driver than sluice looks at";
+  if (!complete_) return "has more objects of the driver than sluice can look at";
   for (const auto& [handle, each] : channels_) {
     const channel_group* const in = group_of(each);
     if (in == nullptr) return "has channels outside of channel groups, as no CUDA program has";
     if (in->gpu == gpu_id::none) return "has a channel whose GPU the driver does not name";
   }
-  // The first of each kind that the driver names must be among those that the look found.
-  using namespace uapi::nvoc_class_id;
-  const auto unlisted = [&](uapi::NvHandle parent, std::uint32_t kind, const auto& listed) {
-    const auto first = client_.child(parent, kind);
-    return first && !listed.contains(*first);
-  };
-  bool strange = unlisted(client_.handle(), Device, devices_);
-  for (const auto& [device, subdevice] : devices_)
-    strange = strange || unlisted(device, KernelChannelGroupApi, groups_) ||
-              unlisted(device, KernelChannel, std::map<uapi::NvHandle, channel>{});
-  if (strange) return "has channels that sluice cannot list: its runtime is not CUDA";
+  if (unlisted_) return "has channels that sluice cannot list: its runtime is not CUDA";
   return {};
 }
 

@@ -59,8 +59,13 @@ class client_objects {
   }
 
  private:
-  void add(uapi::NvHandle handle, std::uint32_t cls);
+  /// Asks for the numbers from `next_` to this one, exclusive. \return false if the driver did not
+  /// answer.
+  bool ask_again(uapi::NvHandle end);
+  /// \return false if the driver did not answer.
+  bool add(uapi::NvHandle handle, std::uint32_t cls);
   void drop_freed();
+  void check_listed();
   void name_gpu(channel_group& of) const;
 
   rm_client client_;
@@ -74,6 +79,7 @@ class client_objects {
   std::map<uapi::NvHandle, channel_group> groups_;
   std::map<uapi::NvHandle, channel> channels_;
   bool partitioned_ = false;
+  bool unlisted_ = false;  ///< It has an object that a look does not reach.
 };
 
 }  // namespace sluice::nvidia

@@ -25,6 +25,7 @@ std::vector<handle_scan::candidate> handle_scan::found() const {
   std::vector<candidate> all;
   for (const auto& [client, one] : seen_) all.push_back(one);
   std::ranges::stable_sort(all, std::ranges::greater{}, &candidate::places);
+  if (all.size() > most_candidates) all.resize(most_candidates);
   return all;
 }
 

@@ -30,7 +30,7 @@ class handle_scan {
  public:
   /// Different clients that it remembers.
   static constexpr std::size_t most_clients = 4096;
-
+  static constexpr std::size_t most_candidates = 16;
   struct candidate {
     uapi::NvHandle client = 0;
     std::size_t places = 0;     ///< Pairs that were found.
@@ -39,7 +39,8 @@ class handle_scan {
 
   /// Looks at memory that begins at a multiple of four. A pair that spans two calls is not found.
   void feed(std::span<const std::uint32_t> words);
-  /// Returns what was found, the most frequent first.
+  /// Returns what was found, the most frequent first: most_candidates at most, because a question
+  /// about a wrong client leaves lines in the kernel's log.
   [[nodiscard]] std::vector<candidate> found() const;
 
  private:

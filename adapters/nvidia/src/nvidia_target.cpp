@@ -71,8 +71,8 @@ result<std::vector<queue_info>> nvidia_target::refresh() {
 result<std::vector<queue_info>> nvidia_target::read() {
   // Armed again by each look, so that a slow one does not follow itself at once.
   if (!arm(timer_, look_every)) return last_system_error();
-  const auto undo = [this](const client_objects& in) { (void)release(in); };
-  if (const auto looked = clients_->refresh(undo); !looked) return looked.error();
+  const auto looked = clients_->refresh([this](const client_objects& each) { (void)let_go(each); });
+  if (!looked) return looked.error();
   forget_gone();
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   if (looks_++ % sharers_every == 0) sharers_ = clients_->sharers(users_.now());
@@ -102,6 +102,13 @@ result<std::vector<queue_info>> nvidia_target::read() {
           (void)set_slice(each, handle, quantum->second);
   }
   return queues;
+}
+
+/// After the process closed a descriptor, its channels are out of reach: they run, if another
+/// descriptor keeps them.
+void nvidia_target::drop_closed() {
+  clients_->drop_closed([this](const client_objects& each) { (void)let_go(each); });
+  forget_gone();
 }
 
 /// What is held of a channel that is gone is not held any more.
@@ -152,8 +159,8 @@ std::string nvidia_target::record() const {
   for (const client_objects& each : clients_->clients()) {
     // One more, for what is about to be disabled.
     std::uint32_t most = 0;
-    for (const auto& [key, count] : disables_)
-      if (key.first == each.client().handle()) most = std::max(most, count);
+    for (const auto& [key, one] : disables_)
+      if (key.first == each.client().handle()) most = std::max(most, one.count);
     what.clients.push_back({.handle = each.client().handle(),
                             .fd = clients_->descriptor_of(each),
                             .disables = most + 1});
@@ -173,8 +180,7 @@ std::string nvidia_target::record() const {
 
 int nvidia_target::act(command_kind what, gpu_id gpu, std::span<const driver_queue_id> queues,
                        std::span<outcome> outcomes) {
-  clients_->drop_closed([this](const client_objects& in) { (void)release(in); });
-  forget_gone();
+  drop_closed();
   if (what == command_kind::suspend && !sharers_are_offline()) return EPERM;
   if (what == command_kind::resume) return resume(gpu, queues, outcomes);
   // Channels may have come since the last look, and run on.
@@ -201,7 +207,8 @@ int nvidia_target::suspend(gpu_id gpu, std::span<const driver_queue_id> queues,
   for (std::size_t index = 0; index < queues.size(); ++index) {
     const auto found = find(queues[index], gpu);
     if (!found) continue;
-    if (disables_.contains({found->in->client().handle(), found->channel})) {
+    const auto held = disables_.find({found->in->client().handle(), found->channel});
+    if (held != disables_.end() && !held->second.in_doubt) {
       outcomes[index] = outcome::done;
       continue;
     }
@@ -209,13 +216,15 @@ int nvidia_target::suspend(gpu_id gpu, std::span<const driver_queue_id> queues,
     indices.push_back(index);
   }
   const rm_status refused = change_all(true, which, [&](std::size_t at, channel_state state) {
+    const channel_key key{which[at].in->client().handle(), which[at].channel};
     if (state == channel_state::gone) return;
-    ++disables_[{which[at].in->client().handle(), which[at].channel}];
-    outcomes[indices[at]] = state == channel_state::changed ? outcome::done : outcome::failed;
+    if (state == channel_state::refused && !disables_.contains(key)) return;
+    disables& now = disables_[key];
+    if (state != channel_state::refused) ++now.count;
+    now.in_doubt = state != channel_state::changed;
+    outcomes[indices[at]] = now.in_doubt ? outcome::failed : outcome::done;
   });
-  const bool nothing = std::ranges::all_of(
-      indices, [&](std::size_t each) { return outcomes[each] == outcome::invalid; });
-  return nothing ? 0 : refused.as_errno();
+  return refused.as_errno();
 }
 
 int nvidia_target::resume(gpu_id gpu, std::span<const driver_queue_id> queues,
@@ -232,12 +241,12 @@ int nvidia_target::resume(gpu_id gpu, std::span<const driver_queue_id> queues,
     if (which.empty()) return 0;
     bool progress = true;
     const rm_status done = change_all(false, which, [&](std::size_t at, channel_state state) {
-      if (state == channel_state::doubtful) {
+      if (state == channel_state::doubtful || state == channel_state::refused) {
         progress = false;
         return;
       }
       const auto count = disables_.find({which[at].in->client().handle(), which[at].channel});
-      if (state == channel_state::gone || --count->second == 0) disables_.erase(count);
+      if (state == channel_state::gone || --count->second.count == 0) disables_.erase(count);
     });
     if (!progress) return done.as_errno();
   }
@@ -254,12 +263,12 @@ rm_status nvidia_target::set_slice(const client_objects& in, uapi::NvHandle grou
   return in.client().set_timeslice(group, microseconds);
 }
 
-bool nvidia_target::restore_slices(const client_objects& in, gpu_id on) {
+bool nvidia_target::restore_slices(const client_objects& of, gpu_id on) {
   bool done = true;
-  for (const auto& [handle, group] : in.groups()) {
-    const auto own = own_slices_.find({in.client().handle(), handle});
+  for (const auto& [handle, group] : of.groups()) {
+    const auto own = own_slices_.find({of.client().handle(), handle});
     if (own == own_slices_.end() || (on != gpu_id::none && group.gpu != on)) continue;
-    const rm_status set = in.client().set_timeslice(handle, own->second);
+    const rm_status set = of.client().set_timeslice(handle, own->second);
     if (set || set.is(uapi::NV_ERR_OBJECT_NOT_FOUND) || set.is(uapi::NV_ERR_INVALID_CLIENT))
       own_slices_.erase(own);
     else
@@ -268,14 +277,19 @@ bool nvidia_target::restore_slices(const client_objects& in, gpu_id on) {
   return done;
 }
 
-/// Undoes all that was done to a client.
-bool nvidia_target::release(const client_objects& in) {
-  bool done = restore_slices(in, gpu_id::none);
+bool nvidia_target::restore_slices(gpu_id on) {
+  bool done = true;
+  for (const client_objects& each : clients_->clients()) done &= restore_slices(each, on);
+  return done;
+}
+
+bool nvidia_target::let_go(const client_objects& of) {
+  bool done = restore_slices(of, gpu_id::none);
   std::map<gpu_id, std::vector<driver_queue_id>> held;
-  for (const auto& [handle, one] : in.channels())
-    if (disables_.contains({in.client().handle(), handle}))
-      if (const channel_group* const group = in.group_of(one); group != nullptr)
-        held[group->gpu].push_back(driver_queue_id{handle});
+  for (const auto& [handle, one] : of.channels())
+    if (disables_.contains({of.client().handle(), handle}))
+      if (const channel_group* const in = of.group_of(one); in != nullptr)
+        held[in->gpu].push_back(driver_queue_id{handle});
   for (const auto& [gpu, queues] : held) {
     std::vector<outcome> outcomes(queues.size(), outcome::failed);
     (void)resume(gpu, queues, outcomes);
@@ -290,17 +304,12 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
   };
   const auto wanted = static_cast<std::uint64_t>(length / 1us);
   quanta_.erase(gpu);
-  const auto restore = [&] {
-    bool done = true;
-    for (const client_objects& each : clients_->clients()) done &= restore_slices(each, gpu);
-    return done;
-  };
-  if (wanted == 0) return restore() ? result<void>{} : error_code{errc::lost};
+  if (wanted == 0) return restore_slices(gpu) ? result<void>{} : error_code{errc::lost};
   for (const client_objects& each : clients_->clients()) {
     for (const auto& [handle, group] : each.groups()) {
       if (!group.computes || group.gpu != gpu) continue;
       if (const rm_status set = set_slice(each, handle, wanted); !set) {
-        (void)restore();
+        (void)restore_slices(gpu);
         return failed(set);
       }
     }
@@ -311,10 +320,12 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
 
 bool nvidia_target::close() noexcept {
   if (!clients_) return true;
-  // Another process may have an open file of one that ended.
+  // The objects of a program that ended live on if its descriptor was inherited.
+  const bool alive = clients_->is_alive();
+  if (alive) drop_closed();
   bool done = true;
-  for (const client_objects& each : clients_->clients()) done &= release(each);
-  if (!done && clients_->is_alive()) return false;
+  for (const client_objects& each : clients_->clients()) done &= let_go(each);
+  if (alive && !done) return false;
   clients_.reset();
   return true;
 }

@@ -42,6 +42,10 @@ class nvidia_target final : public agent::lane_target {
 
  private:
   using channel_key = std::pair<uapi::NvHandle, uapi::NvHandle>;  ///< Client, channel.
+  struct disables {
+    std::uint32_t count = 0;  ///< At most. Not 0.
+    bool in_doubt = false;    ///< It may also run.
+  };
   struct place {
     const client_objects* in = nullptr;
     const channel_group* group = nullptr;
@@ -52,6 +56,7 @@ class nvidia_target final : public agent::lane_target {
   result<std::vector<queue_info>> read();
   bool sharers_are_offline();
   std::optional<place> find(driver_queue_id id, gpu_id on) const;
+  void drop_closed();
   void forget_gone();
   int suspend(gpu_id gpu, std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
   int resume(gpu_id gpu, std::span<const driver_queue_id> queues, std::span<outcome> outcomes);
@@ -59,8 +64,10 @@ class nvidia_target final : public agent::lane_target {
   rm_status change_all(bool disable, std::span<const place> which,
                        const std::function<void(std::size_t, channel_state)>& became);
   rm_status set_slice(const client_objects& in, uapi::NvHandle group, std::uint64_t microseconds);
-  bool restore_slices(const client_objects& in, gpu_id on);
-  bool release(const client_objects& in);
+  bool restore_slices(const client_objects& of, gpu_id on);
+  bool restore_slices(gpu_id on);
+  /// Ends all that is held of a client. \return false if the driver refuses.
+  bool let_go(const client_objects& of);
   error_code refuse(const std::string& why);
   error_code refuse(const error_code& error);
 
@@ -71,7 +78,7 @@ class nvidia_target final : public agent::lane_target {
   const std::uint64_t start_time_;
   unique_fd timer_;  ///< Tells when to refresh().
   std::optional<process_clients> clients_;
-  std::map<channel_key, std::uint32_t> disables_;    ///< That were not taken back; no zeros.
+  std::map<channel_key, disables> disables_;         ///< That were not taken back.
   std::map<channel_key, std::uint64_t> own_slices_;  ///< Of groups, before the first change.
   std::map<gpu_id, std::uint64_t> quanta_;           ///< Microseconds; of GPUs that have one.
   unsigned looks_ = 0;

@@ -15,10 +15,8 @@ namespace {
 /// the process.
 constexpr unsigned longest_pause = 64;
 constexpr unsigned never = ~0U;
-
-/// A question about a client that does not exist leaves a line in the kernel log: a process that
-/// keeps false handles in its memory must not fill that.
-constexpr std::size_t most_candidates = 8;
+/// Duplicates of the descriptors of one process. More would use up those of the agent.
+constexpr std::size_t most_files = 256;
 
 bool has_ended(const unique_fd& pidfd) {
   pollfd ended{pidfd.get(), POLLIN, 0};
@@ -35,17 +33,20 @@ result<process_clients> process_clients::open(pid_t pid, unique_fd pidfd,
   return process_clients{pid, std::move(pidfd), device, std::move(*memory)};
 }
 
-void process_clients::drop_closed(const farewell& before_drop) {
+void process_clients::drop_closed(const client_function& leaves) {
   for (auto each = files_.begin(); each != files_.end();) {
     // Without an answer it counts as closed: a duplicate must not outlive it.
     if (is_same_file(each->copy.get(), {pid_, each->number})) {
       ++each;
       continue;
     }
-    const int copy = each->copy.get();
-    for (const client_objects& one : clients_)
-      if (before_drop && one.client().fd() == copy) before_drop(one);
-    std::erase_if(clients_, [&](const client_objects& one) { return one.client().fd() == copy; });
+    const auto is_over_it = [copy = each->copy.get()](const client_objects& one) {
+      return one.client().fd() == copy;
+    };
+    if (leaves)
+      for (const client_objects& one : clients_)
+        if (is_over_it(one)) leaves(one);
+    std::erase_if(clients_, is_over_it);
     each = files_.erase(each);
   }
 }
@@ -55,7 +56,8 @@ result<void> process_clients::adopt() {
   if (const auto listed = device_->list(pid_, now); !listed) return listed.error();
   std::ranges::sort(now);
   for (const int number : now) {
-    if (std::ranges::binary_search(seen_, number)) continue;
+    // A number may be another file's than at the last look.
+    if (files_.size() > most_files || has_file({pid_, number})) continue;
     auto copy = duplicate(pidfd_, number);
     if (!copy) {
       if (copy.error().value() == EBADF) continue;  // closed meanwhile
@@ -66,40 +68,52 @@ result<void> process_clients::adopt() {
       if (why && why.value() != EBADF) return why;
       continue;
     }
-    const bool twice = std::ranges::any_of(files_, [&](const file& each) {
-      return is_same_file(each.copy.get(), {::getpid(), copy->get()});
-    });
-    if (twice) continue;
+    if (has_file({::getpid(), copy->get()})) continue;
     files_.push_back({number, std::move(*copy)});
     // A process opens the device before it makes its client.
     search_in_ = std::min(search_in_, 1U);
     search_pause_ = 1;
   }
-  seen_ = std::move(now);
   return {};
 }
 
+bool process_clients::has_file(const remote_fd& which) const {
+  return std::ranges::any_of(
+      files_, [&](const file& each) { return is_same_file(each.copy.get(), which); });
+}
+
 void process_clients::find_clients() {
-  auto found = memory_.find_clients();
-  if (found.size() > most_candidates) found.resize(most_candidates);
-  for (const auto& each : found) {
-    const auto is_it = [&](const client_objects& one) {
-      return one.client().handle() == each.client;
-    };
-    if (std::ranges::any_of(clients_, is_it)) continue;
-    for (const file& over : files_) {
-      const rm_client asked{over.copy.get(), each.client};
-      if (asked.class_of(each.client) != uapi::NV01_ROOT_CLIENT) continue;
-      clients_.emplace_back(asked, each.newest);
-      break;
-    }
+  for (const auto& each : memory_.find_clients()) add_client(each.client, each.newest);
+}
+
+void process_clients::add_client(uapi::NvHandle handle, uapi::NvHandle newest) {
+  const auto is_it = [&](const client_objects& one) { return one.client().handle() == handle; };
+  if (std::ranges::any_of(clients_, is_it)) return;
+  for (const file& over : files_) {
+    const rm_client asked{over.copy.get(), handle};
+    if (asked.class_of(handle) != uapi::NV01_ROOT_CLIENT) continue;
+    clients_.emplace_back(asked, newest);
+    break;
   }
 }
 
-result<void> process_clients::refresh(const farewell& before_drop) {
+/// Clients that the process freed without closing the descriptor: it may make another one over it.
+void process_clients::drop_freed() {
+  const auto freed = [](const client_objects& each) {
+    rm_status why;
+    return !each.client().class_of(each.client().handle(), &why) &&
+           why.is(uapi::NV_ERR_INVALID_CLIENT);
+  };
+  if (std::erase_if(clients_, freed) == 0) return;
+  search_in_ = 0;
+  search_pause_ = 1;
+}
+
+result<void> process_clients::refresh(const client_function& leaves) {
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
-  drop_closed(before_drop);
+  // In this order: else a client and the one that replaces it meanwhile would be listed together.
   if (const auto adopted = adopt(); !adopted) return adopted;
+  drop_closed(leaves);
   if (search_in_ == 0) {
     find_clients();
     search_in_ = clients_.empty() ? search_pause_ : never;
@@ -108,6 +122,7 @@ result<void> process_clients::refresh(const farewell& before_drop) {
     --search_in_;
   }
   for (client_objects& each : clients_) each.look();
+  drop_freed();
   // What was read may be of the program before an exec.
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
   return {};
@@ -120,6 +135,8 @@ int process_clients::descriptor_of(const client_objects& of) const noexcept {
 }
 
 std::string process_clients::not_understood() const {
+  if (files_.size() > most_files)
+    return "has more than " + std::to_string(most_files) + " connections to the driver";
   for (const client_objects& each : clients_)
     if (auto why = each.not_understood(); !why.empty()) return why;
   return {};

@@ -9,7 +9,6 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,17 +30,18 @@ class process_clients {
   [[nodiscard]] static result<process_clients> open(pid_t pid, unique_fd pidfd,
                                                     const device_file& device);
 
-  /// Called for a client that goes because the process closed its descriptor. Another process may
-  /// still have that open file, so what was done to the client has to be undone now.
-  using farewell = std::function<void(const client_objects&)>;
+  using client_function = std::function<void(const client_objects&)>;
 
   /// Adopts descriptors that the process has opened since, closes duplicates of those that it has
   /// closed, and reads the objects of each client.
+  /// \param leaves as for drop_closed().
   /// \return errc::unknown_target if the process ended or runs another program: then close this
   ///         object.
-  [[nodiscard]] result<void> refresh(const farewell& before_drop = {});
+  [[nodiscard]] result<void> refresh(const client_function& leaves = {});
   /// Closes duplicates of descriptors that the process has closed, and the clients with them.
-  void drop_closed(const farewell& before_drop = {});
+  /// \param leaves called for each of these clients before: it lives on if another process, or
+  ///               another descriptor of this one, has the open file.
+  void drop_closed(const client_function& leaves = {});
 
   /// A change of its addresses follows refresh() and drop_closed().
   [[nodiscard]] const std::vector<client_objects>& clients() const noexcept { return clients_; }
@@ -62,14 +62,16 @@ class process_clients {
   process_clients(pid_t pid, unique_fd pidfd, const device_file& device, address_space memory)
       : pid_(pid), pidfd_(std::move(pidfd)), device_(&device), memory_(std::move(memory)) {}
   result<void> adopt();
+  bool has_file(const remote_fd& which) const;
   void find_clients();
+  void add_client(uapi::NvHandle handle, uapi::NvHandle newest);
+  void drop_freed();
 
   pid_t pid_;
   unique_fd pidfd_;
   const device_file* device_;
   address_space memory_;
   std::vector<file> files_;
-  std::vector<int> seen_;  ///< Numbers of all descriptors at the last look, duplicates included.
   std::vector<client_objects> clients_;
   unsigned search_in_ = 0;     ///< Looks until the memory is searched for clients.
   unsigned search_pause_ = 1;  ///< Looks between that search and the next one.

@@ -31,18 +31,20 @@ bool enable_all(const client_objects& of, std::uint32_t times) {
   channel_calls calls;
   for (const auto& [on, names] : by_subdevice)
     for (std::uint32_t time = 0; time < times; ++time)
-      (void)calls.change(
-          of.client(), on.second, on.first, false, names,
-          [&](std::size_t, channel_state state) { done &= state != channel_state::doubtful; });
+      (void)calls.change(of.client(), on.second, on.first, false, names,
+                         [&](std::size_t, channel_state state) {
+                           done &= state == channel_state::changed || state == channel_state::gone;
+                         });
   return done;
 }
 
-/// A group that is not in the record came after it was written: then it had what the others had.
+/// A group that is not in the record came after it was written: then it had what the others had, of
+/// its client if they are there.
 bool restore_slices(const client_objects& of, const held_process& held) {
   bool done = true;
   std::optional<std::uint64_t> of_others;
   for (const auto& each : held.slices)
-    if (each.client == of.client().handle()) of_others = each.own;
+    if (!of_others || each.client == of.client().handle()) of_others = each.own;
   for (const auto& [handle, group] : of.groups()) {
     if (!group.computes) continue;
     auto own = of_others;
@@ -91,9 +93,9 @@ result<void> release_process(pid_t pid, const device_file& device, const held_pr
     return now.error();
   }
   // The process may have ended or closed its descriptor, and another one still have the open file.
+  // Or its own memory does not show the client any more.
   if (!missing.empty()) {
     for (const remote_fd& each : list_users(device)) {
-      if (each.pid == pid) continue;
       const unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, each.pid, 0))};
       const auto copy = duplicate(pidfd, each.fd);
       if (!copy) continue;

@@ -81,9 +81,12 @@ std::optional<std::uint32_t> rm_client::class_of(uapi::NvHandle object, rm_statu
   return static_cast<std::uint32_t>(found);
 }
 
-std::optional<uapi::NvHandle> rm_client::parent_of(uapi::NvHandle object) const {
+std::optional<uapi::NvHandle> rm_client::parent_of(uapi::NvHandle object, rm_status* why) const {
   std::uint64_t found = 0;
-  if (!info(object, uapi::NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_PARENT, found)) return {};
+  const rm_status done =
+      info(object, uapi::NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_PARENT, found);
+  if (why != nullptr) *why = done;
+  if (!done) return {};
   return static_cast<uapi::NvHandle>(found);
 }
 

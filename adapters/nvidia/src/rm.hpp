@@ -49,7 +49,8 @@ class rm_client {
   /// Returns the class of an object. Empty: there is no such object, or the call failed (`why`).
   [[nodiscard]] std::optional<std::uint32_t> class_of(uapi::NvHandle object,
                                                       rm_status* why = nullptr) const;
-  [[nodiscard]] std::optional<uapi::NvHandle> parent_of(uapi::NvHandle object) const;
+  [[nodiscard]] std::optional<uapi::NvHandle> parent_of(uapi::NvHandle object,
+                                                        rm_status* why = nullptr) const;
   /// Returns the first child of a class (uapi::nvoc_class_id).
   [[nodiscard]] std::optional<uapi::NvHandle> child(uapi::NvHandle parent,
                                                     std::uint32_t internal_class) const;

@@ -1,6 +1,7 @@
 /// Processes that no debug session can suspend, paused as a whole, and what undoes that when host,
 /// agent, guardian or target end. Real processes, on the simulated device.
 
+#include "agent_processes.hpp"
 #include "backend_loop.hpp"
 #include "offline_target.hpp"
 #include "simulated_device.hpp"
@@ -36,6 +37,9 @@ using test::backend_loop;
 using test::channel;
 using test::child_process;
 using test::eventually;
+using test::find_guardian_of;
+using test::guardian_of;
+using test::is_gone;
 using test::offline_target;
 using ::testing::HasSubstr;
 
@@ -116,34 +120,7 @@ class ProcessPause : public ::testing::Test {
                        [](outcome each) { return each == outcome::done; });
   }
 
-  pid_t agent_pid() const {
-    std::ifstream file{device_.root() + "/owner"};
-    std::string host;
-    std::getline(file, host);
-    pid_t pid = 0;
-    file >> pid;
-    return pid;
-  }
-  static pid_t find_guardian_of(pid_t agent) {
-    for (const auto& each : std::filesystem::directory_iterator{"/proc"}) {
-      const auto pid = parse_number<pid_t>(each.path().filename().string());
-      if (!pid || command_of(*pid) != "sluice-guardian") continue;
-      const auto status = test::read_file(each.path() / "status");
-      if (status_number(status, "PPid") == static_cast<std::uint64_t>(agent)) return *pid;
-    }
-    return 0;
-  }
-  /// It takes its name once it runs.
-  static pid_t guardian_of(pid_t agent) {
-    pid_t found = 0;
-    eventually(soon, [&] { return (found = find_guardian_of(agent)) != 0; });
-    return found;
-  }
-  static bool gone(pid_t pid) {
-    if (::kill(pid, 0) != 0) return true;
-    const auto stat = test::read_file("/proc/" + std::to_string(pid) + "/stat");
-    return stat.find(") Z ") != std::string::npos;  // Its new parent may not reap it.
-  }
+  pid_t agent_pid() const { return test::agent_of(device_.root() + "/owner"); }
 
   /// A line for the device's sim/control.
   void control(const std::string& line) const {
@@ -202,18 +179,6 @@ class ProcessPause : public ::testing::Test {
     output.assign(1000, '\0');
     output.resize(::fread(output.data(), 1, output.size(), pipe));
     return WEXITSTATUS(::pclose(pipe));
-  }
-
-  void kill_agent_and_guardian() const {
-    const pid_t agent = agent_pid();
-    const pid_t guardian = guardian_of(agent);
-    ASSERT_NE(guardian, 0);
-    // The guardian cannot act while it is stopped, nor on the way from that to its death.
-    ::kill(guardian, SIGSTOP);
-    ::kill(agent, SIGKILL);
-    ASSERT_TRUE(eventually(soon, [&] { return gone(agent); }));
-    ::kill(guardian, SIGKILL);
-    ASSERT_TRUE(eventually(soon, [&] { return gone(guardian); }));
   }
 
   /// A target, and a scheduler in a process of its own that has paused it.
@@ -332,7 +297,7 @@ TEST_F(ProcessPause, EndsWhenTheHostStopsIt) {
   ASSERT_NE(guardian, 0);
   loop->stop();
   EXPECT_TRUE(runs_again());
-  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); }));
 }
 
 TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilled) {
@@ -347,7 +312,7 @@ TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilled) {
   EXPECT_TRUE(target_->runs(soon));
   RecordProperty("running_again_after_ms", static_cast<int>((clock::now() - since) / 1ms));
   EXPECT_TRUE(runs_again());
-  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); })) << "it has nothing left to do";
+  EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); })) << "it has nothing left to do";
   ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }));
   ASSERT_TRUE(attach(loop));
   ASSERT_TRUE(suspend(loop, {0, 1}));
@@ -425,12 +390,12 @@ TEST_F(ProcessPause, TheGuardianIsDeafToWhatEndsTheAgent) {
   EXPECT_EQ(::getsid(guardian), guardian);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::kill(guardian, signal);
   EXPECT_TRUE(stays_paused());
-  EXPECT_FALSE(gone(guardian));
+  EXPECT_FALSE(is_gone(guardian));
 }
 
 TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
   paused_by_another({.queues = 2, .runtime = false, .every_gpu = true}).signal(SIGSTOP);
-  kill_agent_and_guardian();
+  ASSERT_TRUE(test::kill_agent_and_guardian(agent_pid()));
   host_.reset();
   EXPECT_TRUE(stays_paused());
   std::string output;
@@ -454,7 +419,7 @@ TEST_F(ProcessPause, IsNotUndoneByARescueWhileTheAgentLives) {
 
 TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilTheNextAgentStarts) {
   paused_by_another().signal(SIGSTOP);
-  kill_agent_and_guardian();
+  ASSERT_TRUE(test::kill_agent_and_guardian(agent_pid()));
   host_.reset();
   EXPECT_TRUE(stays_paused());
   backend_loop loop{make_agent_backend(options())};
@@ -474,7 +439,7 @@ TEST_F(ProcessPause, EndsWithTheTarget) {
   EXPECT_EQ(WTERMSIG(*status), SIGKILL);
   const pid_t guardian = guardian_of(agent_pid());
   ::kill(agent_pid(), SIGKILL);
-  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); }));
 }
 
 TEST_F(ProcessPause, EndsWithTheTargetThatTheDeadAgentPaused) {
@@ -487,7 +452,7 @@ TEST_F(ProcessPause, EndsWithTheTargetThatTheDeadAgentPaused) {
   ::kill(target_->pid(), SIGKILL);
   ASSERT_TRUE(target_->process().status());
   ::kill(guardian, SIGCONT);
-  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); }));
 }
 
 TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
@@ -498,7 +463,7 @@ TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
   EXPECT_TRUE(eventually(soon, [&] { return command_of(target_->pid()) == "sleep"; }));
   const pid_t guardian = guardian_of(agent_pid());
   ::kill(agent_pid(), SIGKILL);
-  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); }));
 }
 
 TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
@@ -509,7 +474,7 @@ TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
   const pid_t guardian = guardian_of(agent);
   std::this_thread::sleep_for(300ms);
   ::kill(agent, SIGKILL);
-  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); }));
   EXPECT_TRUE(runs_again());
 }
 
@@ -564,12 +529,12 @@ TEST_F(ProcessPause, IsUndoneByTheGuardianAsSoonAsTheDriverAllows) {
   ::kill(agent_pid(), SIGKILL);
   ASSERT_TRUE(eventually(soon, [&] { return tracer_of(target_->pid()).value_or(0) != 0; }));
   EXPECT_TRUE(stays_paused());
-  EXPECT_FALSE(gone(guardian));
+  EXPECT_FALSE(is_gone(guardian));
   // It is the target's tracer meanwhile, and a good one.
   EXPECT_TRUE(stops_when_told());
   control("no-faults");
   EXPECT_TRUE(runs_again());
-  EXPECT_TRUE(eventually(soon, [&] { return gone(guardian); }));
+  EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); }));
 }
 
 // Its signals pass as those of any target, paused or not.

@@ -62,16 +62,17 @@ inline void control(const simulated_device& device, const std::string& line) {
 /// Orders, and what the process answers ("refused" if the driver or the system refuses):
 ///
 /// open            makes a client with its objects         -> FD CLIENT GROUP CHANNEL
-/// without         opens the control device, and no more   -> FD
+/// without N       opens the control device N times, and no more -> ok
 /// memory          allocates 1 GiB                         -> HANDLE
 /// context         makes a group with 2 computing channels -> GROUP CHANNEL
 /// object CLASS PARENT HANDLE   makes an object; 0: as next -> HANDLE
 /// free HANDLE     frees an object                         -> ok
 /// run             runs a kernel to its end                -> ok
 /// close           closes the client                       -> ok
-/// duplicate       goes on with a duplicate of the descriptor, the first one closed -> FD
+/// move            moves the client's descriptor to another number -> ok
+/// return          moves it back                           -> ok
 /// reopen          opens and closes clients until the next order -> nothing
-/// lie CLIENT      writes pairs of that client and an object into its memory -> ok
+/// lie CLIENT N    writes pairs into its memory: N clients from that on, each with an object -> ok
 /// fork            makes a child that has the client's descriptor and waits -> PID
 /// exec            runs another program                    -> nothing
 /// inherit         the same, which inherits the client's descriptor -> nothing
@@ -158,19 +159,22 @@ class gpu_program {
         return true;
       }
       if (verb == "without") {
-        const int fd = ::open(device_.c_str(), O_RDWR | O_CLOEXEC);
-        answer_ << fd;
-        return fd >= 0;
+        int count = 0;
+        for (in >> count; count > 0; --count)
+          if (::open(device_.c_str(), O_RDWR | O_CLOEXEC) < 0) return false;
+        return true;
       }
       if (verb == "lie") {
         std::uint32_t client = 0;
-        in >> client;
-        auto* const words = static_cast<std::uint32_t*>(
-            ::mmap(nullptr, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        std::uint32_t count = 0;
+        in >> client >> count;
+        auto* const words = static_cast<std::uint32_t*>(::mmap(nullptr, 12 * std::size_t{count},
+                                                               PROT_READ | PROT_WRITE,
+                                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
         if (words == MAP_FAILED) return false;
-        for (std::uint32_t pair = 0; pair < 1000; ++pair) {
-          words[3 * pair] = client;
-          words[3 * pair + 1] = 0x5c000001 + pair;
+        for (std::size_t pair = 0; pair < count; ++pair) {
+          words[3 * pair] = client + static_cast<std::uint32_t>(pair);
+          words[3 * pair + 1] = 0x5c000001;
         }
         return true;
       }
@@ -213,11 +217,12 @@ class gpu_program {
         client_.reset();
         return true;
       }
-      if (verb == "duplicate") {
-        const int copy = ::fcntl(client_->fd(), F_DUPFD_CLOEXEC, 0);
-        answer_ << copy;
-        // Its owner goes on with whatever has the number.
-        return copy >= 0 && ::close(client_->fd()) == 0;
+      if (verb == "move") {
+        moved_ = ::fcntl(client_->fd(), F_DUPFD_CLOEXEC, 0);
+        return moved_ >= 0 && ::close(client_->fd()) == 0;
+      }
+      if (verb == "return") {
+        return ::dup3(moved_, client_->fd(), O_CLOEXEC) >= 0 && ::close(moved_) == 0;
       }
       if (verb == "fork") {
         const pid_t child = ::fork();
@@ -253,6 +258,7 @@ class gpu_program {
     std::unique_ptr<sim::nvidia_client> client_;
     std::unique_ptr<sim::gpu_queue> queue_;
     std::uint32_t next_object_ = 0;
+    int moved_ = -1;  ///< The client's descriptor, while its own number is closed.
     std::ostringstream answer_;
   };
 

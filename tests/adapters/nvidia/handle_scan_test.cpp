@@ -38,5 +38,14 @@ TEST(HandleScan, CountsOverAllPieces) {
   EXPECT_EQ(scan.found().front().places, 3U);
 }
 
+TEST(HandleScan, ReturnsFewOfMany) {
+  handle_scan scan;
+  for (std::uint32_t each = 0; each < 1000; ++each)
+    scan.feed(std::array<std::uint32_t, 2>{0xc1d00000 + each, 0x5c000001});
+  scan.feed(std::array<std::uint32_t, 2>{0xc1d00300, 0x5c000001});
+  EXPECT_EQ(scan.found().size(), handle_scan::most_candidates);
+  EXPECT_EQ(scan.found().front().client, 0xc1d00300);
+}
+
 }  // namespace
 }  // namespace sluice::nvidia::handle_scan_test

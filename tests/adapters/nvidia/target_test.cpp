@@ -5,15 +5,19 @@
 #include "nvidia_target.hpp"
 #include "release.hpp"
 
-#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
-#include <mutex>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "sluice/nvidia/acting_driver.hpp"
 
 namespace sluice::nvidia::target_test {
 namespace {
@@ -24,6 +28,7 @@ using test::gpu_program;
 using test::held_channels;
 using test::patience;
 using test::slice_of;
+using test::stat_of;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -41,7 +46,7 @@ class managed {
         target_(users_, calls_, host_, pid, start_time_of(pid).value_or(0)) {}
 
   nvidia_target* operator->() { return &target_; }
-  const std::string& said() const { return said_; }
+  std::string said() const { return said_ + target_.why_refused(); }
 
   /// Opens it, and keeps the channels that it lists.
   result<void> open() { return keep(target_.open()); }
@@ -165,6 +170,22 @@ TEST_F(NvidiaTarget, FindsAContextThatIsMadeWhileItIsHeld) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
+TEST_F(NvidiaTarget, DropsAClientThatTheProcessFrees) {
+  const auto client = program_.ask("open").at(1);
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  const auto computing = target.computing();
+  target.suspend(computing);
+  program_.ask("free " + std::to_string(client));
+  EXPECT_TRUE(is_free());
+  EXPECT_THAT(target.suspend(computing), Each(outcome::done));  // As far as it knows.
+  EXPECT_THAT(target.resume(computing), Each(outcome::done));
+  EXPECT_THAT(target.suspend(computing), Each(outcome::invalid));
+  ASSERT_TRUE(target.refresh());
+  EXPECT_TRUE(target.computing().empty());
+  EXPECT_TRUE(target->close());
+}
+
 // A duplicate of the descriptor keeps the memory of the process allocated.
 TEST_F(NvidiaTarget, LetsGoOfADescriptorThatTheProcessCloses) {
   program_.ask("open");
@@ -180,6 +201,25 @@ TEST_F(NvidiaTarget, LetsGoOfADescriptorThatTheProcessCloses) {
   EXPECT_THAT(target.suspend(computing), Each(outcome::invalid));
   EXPECT_THAT(target.resume(computing), Each(outcome::done));
   EXPECT_TRUE(target->close());
+}
+
+// A number says nothing: a process may have closed the file and opened it again between two looks.
+TEST_F(NvidiaTarget, FindsAClientUnderTheNumberOfAClosedOne) {
+  const auto first = program_.ask("open").at(0);
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  target.suspend(target.computing());
+  program_.ask("close");
+  EXPECT_EQ(program_.ask("open").at(0), first);
+  EXPECT_TRUE(eventually(patience, [&] {
+    const auto looked = target.refresh();
+    return looked && target.computing().size() == 8;
+  })) << target.said();
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 8);
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(held_channels(device_), 0);
 }
 
 TEST_F(NvidiaTarget, LetsGoOfAProcessThatExecsOrExits) {
@@ -268,6 +308,377 @@ TEST_F(NvidiaTarget, IsReleasedHoweverOftenItWasDisabled) {
   ASSERT_TRUE(release_everything_of(program_.pid(), *device));
   EXPECT_EQ(held_channels(device_), 0);
   program_.ask("run");
+}
+
+// --- Descriptors that several have, or that come and go ---
+
+TEST_F(NvidiaTarget, FindsAClientThatIsMadeAfterAnotherOne) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  ASSERT_TRUE(target.refresh());
+  target.suspend(target.computing());
+  // The new descriptor has the number of the old one.
+  program_.ask("close");
+  program_.ask("open");
+  EXPECT_TRUE(eventually(patience, [&] {
+    return target.refresh() && target.computing().size() == 8 && held_channels(device_) == 0;
+  }));
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 8);
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTarget, ResumesWhatItCannotReachAnyMore) {
+  const auto group = program_.ask("open").at(2);
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  ASSERT_TRUE(target->set_quantum(target.gpu(), 100us));
+  target.suspend(target.computing());
+  program_.ask("move");
+  // Found again over the other descriptor, it runs.
+  EXPECT_TRUE(eventually(patience, [&] {
+    return target.refresh() && target.computing().size() == 8 && held_channels(device_) == 0;
+  }));
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  EXPECT_THAT(target.resume(target.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(slice_of(device_, group), usual_slice);
+}
+
+/// A process that waits, and ends with this object.
+class waiting_process {
+ public:
+  explicit waiting_process(std::uint32_t pid) : pid_(static_cast<pid_t>(pid)) {}
+  waiting_process(const waiting_process&) = delete;
+  waiting_process& operator=(const waiting_process&) = delete;
+  ~waiting_process() { ::kill(pid_, SIGKILL); }
+
+ private:
+  pid_t pid_;
+};
+
+// The objects live as long as any process has the descriptor.
+TEST_F(NvidiaTarget, LeavesNothingSuspendedInAClientThatOutlivesTheProcess) {
+  for (const std::string order : {"close", "exit", "inherit"}) {
+    gpu_program program{device_};
+    const auto group = program.ask("open").at(2);
+    std::optional<waiting_process> other;
+    if (order != "inherit") other.emplace(program.ask("fork").at(0));
+    managed target{device_, program.pid(), true};
+    ASSERT_TRUE(target.open());
+    ASSERT_TRUE(target->set_quantum(target.gpu(), 100us));
+    target.suspend(target.computing());
+    EXPECT_EQ(held_channels(device_), 8);
+    if (order == "close") {
+      program.ask(order);
+      ASSERT_TRUE(target.refresh());
+    } else if (order == "exit") {
+      program.tell(order);
+      ASSERT_TRUE(program.process().succeeds(patience));
+      EXPECT_EQ(target.refresh().error(), errc::unknown_target);
+    } else {
+      ASSERT_TRUE(program.execs(order));
+      EXPECT_EQ(target.refresh().error(), errc::unknown_target);
+    }
+    EXPECT_TRUE(target->close());
+    EXPECT_EQ(held_channels(device_), 0) << order;
+    EXPECT_EQ(slice_of(device_, group), usual_slice) << order;
+  }
+}
+
+TEST_F(NvidiaTarget, RefusesAClientThatAnotherProcessShares) {
+  program_.ask("open");
+  const waiting_process other{program_.ask("fork").at(0)};
+  managed refusing{device_, program_.pid(), false};
+  ASSERT_TRUE(refusing.open()) << "it may become offline";
+  EXPECT_THAT(refusing.suspend(refusing.computing()), Each(outcome::invalid));
+  EXPECT_EQ(refusing.error(), EPERM);
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_THAT(refusing.said(),
+              AllOf(HasSubstr("shares its connection to the driver with process"),
+                    HasSubstr("which is not offline; sluice does not suspend them")));
+  managed target{device_, program_.pid(), true};
+  ASSERT_TRUE(target.open()) << target.said();
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 8);
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTarget, EndsWhenAnotherProcessComesToShareItsClient) {
+  program_.ask("open");
+  managed target{device_, program_.pid(), false};
+  ASSERT_TRUE(target.open()) << target.said();
+  target.suspend(target.computing());
+  const waiting_process other{program_.ask("fork").at(0)};
+  result<void> looked;
+  EXPECT_TRUE(eventually(patience, [&] { return !(looked = target.refresh()); }));
+  EXPECT_EQ(looked.error(), errc::not_managed);
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+// Each look meets another moment of it.
+TEST_F(NvidiaTarget, EnduresAProcessThatKeepsReopeningTheDevice) {
+  managed target{device_, program_.pid()};
+  program_.tell("reopen");
+  ASSERT_TRUE(target.open()) << target.said();
+  for (int look = 0; look < 100; ++look) {
+    ASSERT_TRUE(target.refresh()) << look << ": " << target.said();
+    target.suspend(target.computing());
+    if (look % 3 == 0) target.resume(target.computing());
+  }
+  program_.ask("open");  // For good.
+  EXPECT_TRUE(eventually(patience, [&] {
+    return target.refresh() && target.computing().size() == 8 && held_channels(device_) == 0;
+  }));
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 8);
+  EXPECT_TRUE(target->close());
+  program_.ask("close");
+  EXPECT_TRUE(is_free());
+}
+
+TEST_F(NvidiaTarget, RefusesAProcessWithTooManyDescriptors) {
+  program_.ask("without 257");
+  managed target{device_, program_.pid()};
+  EXPECT_EQ(target.open().error(), errc::not_managed);
+  EXPECT_THAT(target.said(), HasSubstr("has more than 256 connections to the driver"));
+}
+
+// --- What a process has in its memory ---
+
+TEST_F(NvidiaTarget, WaitsForAProcessWithoutAClient) {
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open()) << target.said();
+  program_.ask("without 2");
+  ASSERT_TRUE(target.refresh());
+  EXPECT_TRUE(target.computing().empty());
+  EXPECT_THAT(target.suspend({driver_queue_id{0x5c000004}}), Each(outcome::invalid));
+  program_.ask("open");
+  EXPECT_TRUE(
+      eventually(patience, [&] { return target.refresh() && target.computing().size() == 8; }));
+  EXPECT_TRUE(target->close());
+}
+
+TEST_F(NvidiaTarget, DoesNotBelieveHandlesInMemory) {
+  gpu_program other{device_};
+  const auto client = other.ask("open").at(1);
+  program_.ask("without 1");
+  program_.ask("lie " + std::to_string(client) + " 1");
+  program_.ask("lie " + std::to_string(uapi::RS_CLIENT_HANDLE_BASE + 0x10000) + " 500000");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open()) << target.said();
+  for (int look = 0; look < 4; ++look) ASSERT_TRUE(target.refresh());
+  EXPECT_TRUE(target.computing().empty());
+  EXPECT_THAT(target.suspend({driver_queue_id{0x5c000004}}), Each(outcome::invalid));
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_EQ(stat_of(device_, "FIFO_DISABLE_CHANNELS"), 0);
+  EXPECT_TRUE(target->close());
+}
+
+// --- What the driver refuses ---
+
+TEST_F(NvidiaTarget, RepeatsACallForEachChannelIfItFailsAsAWhole) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  control(device_, "answer FIFO_DISABLE_CHANNELS:DISABLE TIMEOUT times=1");
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 8);
+  control(device_, "answer FIFO_DISABLE_CHANNELS:ENABLE TIMEOUT times=1");
+  EXPECT_THAT(target.resume(target.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_TRUE(target->close());
+}
+
+TEST_F(NvidiaTarget, IsInDoubtAfterAFailureUntilADisableSucceeds) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  const auto computing = target.computing();
+  control(device_, "answer FIFO_DISABLE_CHANNELS:DISABLE TIMEOUT times=100");
+  EXPECT_THAT(target.suspend(computing), Each(outcome::failed));
+  EXPECT_EQ(target.error(), EIO);
+  control(device_, "no-faults");
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_THAT(target.suspend(computing), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 8);
+  EXPECT_THAT(target.resume(computing), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 0);
+
+  // The other way round.
+  EXPECT_THAT(target.suspend(computing), Each(outcome::done));
+  control(device_, "answer FIFO_DISABLE_CHANNELS:ENABLE GPU_IS_LOST times=1000");
+  EXPECT_THAT(target.resume(computing), Each(outcome::failed));
+  EXPECT_EQ(target.error(), EIO);
+  EXPECT_FALSE(target->close());
+  EXPECT_EQ(held_channels(device_), 8);
+  control(device_, "no-faults");
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTarget, HoldsNothingWhereTheDriverRefuses) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  control(device_, "answer FIFO_DISABLE_CHANNELS:DISABLE INSUFFICIENT_PERMISSIONS times=100");
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::invalid));
+  EXPECT_EQ(target.error(), EPERM);
+  control(device_, "no-faults");
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 8);
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTarget, LosesNothingByAQuestionThatFails) {
+  program_.ask("open");
+  control(device_, "answer CLIENT_GET_HANDLE_INFO BUSY_RETRY times=1000000");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open()) << target.said();
+  EXPECT_TRUE(target.computing().empty());
+  control(device_, "no-faults");
+  ASSERT_TRUE(
+      eventually(patience, [&] { return target.refresh() && target.computing().size() == 8; }));
+  target.suspend(target.computing());
+  control(device_, "answer CLIENT_GET_HANDLE_INFO BUSY_RETRY times=1000000");
+  ASSERT_TRUE(target.refresh()) << target.said();
+  EXPECT_EQ(target.computing().size(), 8U);
+  control(device_, "no-faults");
+  // In the middle of what is new, after questions about the 20 channels and 4 groups, and later
+  // about 2 and 1 more each time.
+  for (unsigned round = 0; round < 4; ++round) {
+    program_.ask("context");
+    control(device_, "answer CLIENT_GET_HANDLE_INFO BUSY_RETRY times=" +
+                         std::to_string(24 + 3 * round + round));
+    ASSERT_TRUE(target.refresh()) << target.said();
+    control(device_, "no-faults");
+    ASSERT_TRUE(target.refresh()) << target.said();
+    ASSERT_EQ(target.computing().size(), 10 + 2 * round);
+  }
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTarget, ReportsATimeSliceThatTheDriverRefuses) {
+  const auto group = program_.ask("open").at(2);
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  control(device_, "answer SET_TIMESLICE INVALID_ARGUMENT times=1");
+  EXPECT_EQ(target->set_quantum(target.gpu(), 100us).error().value(), EINVAL);
+  EXPECT_EQ(slice_of(device_, group), usual_slice);
+  ASSERT_TRUE(target->set_quantum(target.gpu(), 100us));
+  control(device_, "answer SET_TIMESLICE TIMEOUT times=1");
+  EXPECT_EQ(target->set_quantum(target.gpu(), 0us).error(), errc::lost);
+  EXPECT_EQ(slice_of(device_, group), 100);
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(slice_of(device_, group), usual_slice);
+}
+
+TEST_F(NvidiaTarget, NamesTheRightsThatAreMissing) {
+  program_.ask("open");
+  test::child_process without{[this](test::channel& line) {
+    managed target{device_, program_.pid()};
+    if (::seteuid(65534) != 0) return 1;
+    const auto opened = target.open();
+    line.send(!opened && opened.error() == errc::not_managed ? target.said() : "managed");
+    return 0;
+  }};
+  EXPECT_THAT(without.line().receive(patience).value_or(""),
+              AllOf(HasSubstr("cannot be read"), HasSubstr("CAP_SYS_PTRACE")));
+  EXPECT_TRUE(without.succeeds(patience));
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTarget, ReleasesAClientThatIsNoLongerInMemory) {
+  program_.ask("open");
+  std::string record;
+  {
+    managed target{device_, program_.pid()};
+    ASSERT_TRUE(target.open());
+    target.suspend(target.computing());
+    record = target->record();
+  }
+  // Another program, which inherits the descriptor.
+  ASSERT_TRUE(program_.execs("inherit"));
+  EXPECT_EQ(held_channels(device_), 8);
+  const auto device = device_file::at(device_.nvidia_device());
+  ASSERT_TRUE(release_process(program_.pid(), *device, parse_held_process(record).value()));
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTarget, ActsOnUntestedReleasesOnlyIfTold) {
+  program_.ask("open");
+  const std::string proc = device_.root() + "/proc_of_another";
+  std::filesystem::create_directory(proc);
+  const auto other = [&](const std::string& module) {
+    std::ofstream{proc + "/version"} << "NVRM version: NVIDIA UNIX " << module << "  Release\n";
+  };
+  std::string said;
+  const agent::acting_host host{.say = [&](std::string_view words) { said = words; }};
+  const auto driver = make_acting_driver();
+  std::string why;
+  ASSERT_TRUE(driver->set("device", device_.nvidia_device(), why));
+  ASSERT_TRUE(driver->set("proc", proc, why));
+  EXPECT_FALSE(driver->open(host));
+  EXPECT_THAT(said, HasSubstr("load NVIDIA's driver"));
+  other("Open Kernel Module for x86_64  595.45.04");
+  EXPECT_EQ(driver->open(host).error(), errc::not_supported);
+  EXPECT_THAT(said, AllOf(HasSubstr("not tested with driver 595.45.04"),
+                          HasSubstr("allow_untested_driver = true")));
+  other("x86_64 Kernel Module  580.159.04");
+  EXPECT_EQ(driver->open(host).error(), errc::not_supported);
+  EXPECT_THAT(said, HasSubstr("580.159.04 (closed kernel modules)"));
+  ASSERT_TRUE(driver->set("allow_untested_driver", "true", why));
+  auto side = driver->open(host);
+  ASSERT_TRUE(side) << said;
+  ASSERT_TRUE((*side)->attach(process_id{1}, program_.pid(), program_.start_time()));
+  report answer;
+  ASSERT_TRUE(eventually(
+      patience, [&] { return (*side)->next(answer) && answer.kind == report_kind::attached; }));
+  EXPECT_FALSE(error_code{answer.error});
+  EXPECT_TRUE((*side)->stop(patience));
+}
+
+// What is searched for in memory may have become rare there.
+TEST_F(NvidiaTarget, IsReleasedThoughItsMemoryHidesItsClient) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  target.suspend(target.computing());
+  const auto held = parse_held_process(target->record());
+  ASSERT_TRUE(held);
+  for (int time = 0; time < 200; ++time)
+    program_.ask("lie " + std::to_string(uapi::RS_CLIENT_HANDLE_BASE + 100) + " 16");
+  const auto device = device_file::at(device_.nvidia_device());
+  ASSERT_TRUE(release_process(program_.pid(), *device, *held));
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+// A look gives new groups the quantum, and no record is written for that.
+TEST_F(NvidiaTarget, IsReleasedWithTheSlicesOfAClientThatCameAfterTheRecord) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  const auto held = parse_held_process(target->record());
+  ASSERT_TRUE(held);
+  ASSERT_TRUE(target->set_quantum(target.gpu(), 100us));
+  program_.ask("close");
+  const auto group = program_.ask("open").at(2);
+  ASSERT_TRUE(target.refresh());
+  ASSERT_TRUE(eventually(patience, [&] {
+    (void)target.refresh();
+    return slice_of(device_, group) == 100;
+  })) << target.said();
+  const auto device = device_file::at(device_.nvidia_device());
+  ASSERT_TRUE(release_process(program_.pid(), *device, *held));
+  EXPECT_EQ(slice_of(device_, group), usual_slice);
 }
 
 }  // namespace

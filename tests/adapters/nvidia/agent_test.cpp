@@ -1,0 +1,240 @@
+// Host, agent and target as separate processes on the simulated device, and what becomes of
+// suspended channels when one of them fails.
+
+#include "agent_processes.hpp"
+#include "backend_loop.hpp"
+#include "gpu_program.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/agent/agent_backend.hpp"
+#include "sluice/nvidia/driver.hpp"
+
+namespace sluice::nvidia::agent_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::backend_loop;
+using test::eventually;
+using test::gpu_program;
+using test::held_channels;
+using test::patience;
+using test::slice_of;
+using test::stat_of;
+using ::testing::HasSubstr;
+
+constexpr process_id target_id{1};
+constexpr gpu_id gpu{0x400};
+constexpr std::int64_t usual_slice = 2048;
+/// So that no lapse of it, while a test waits, does what the test is about.
+constexpr duration long_lease = 20s;
+
+class NvidiaAgent : public testing::Test {
+ protected:
+  NvidiaAgent() { opened_ = program_.ask("open"); }
+
+  std::unique_ptr<driver> make_driver() const {
+    return nvidia::make_driver(
+        {.where = {.device = device_.nvidia_device(), .proc = device_.nvidia_proc()}});
+  }
+  agent::agent_options options(duration lease = long_lease) {
+    return {.driver = make_driver()->acting(),
+            .agent_path = SLUICE_AGENT_PROGRAM,
+            .owner_lock = owner_lock(),
+            .lease = lease,
+            .say = [this](std::string_view words) {
+              const std::lock_guard lock{mutex_};
+              said_ += std::string{words} + "\n";
+            }};
+  }
+  std::string said() {
+    const std::lock_guard lock{mutex_};
+    return said_;
+  }
+  std::string owner_lock() const { return device_.root() + "/owner"; }
+  pid_t agent_pid() const { return test::agent_of(owner_lock()); }
+  std::uint32_t group() const { return opened_.at(2); }
+
+  static bool attach(backend_loop& loop, const gpu_program& to, process_id id = target_id) {
+    if (!loop->attach(id, to.pid(), to.start_time())) return false;
+    return loop.until([&] { return loop.queues[id].size() == 20; }, patience);
+  }
+  static batch batch_of(const backend_loop& loop, command_kind what, process_id id = target_id) {
+    static std::uint64_t last = 1000;
+    batch work;
+    work.id = ++last;
+    work.target = id;
+    work.gpu = gpu;
+    work.kind = what;
+    // Channels that a lost agent reported are reported again by the next one.
+    std::set<driver_queue_id> computing;
+    for (const queue_info& each : loop.added)
+      if (each.target == id && each.type == queue_kind::compute) computing.insert(each.id);
+    for (const driver_queue_id each : computing) work.queues[work.count++] = each;
+    return work;
+  }
+  /// All 8 computing channels.
+  static bool act(backend_loop& loop, command_kind what, process_id id) {
+    const batch work = batch_of(loop, what, id);
+    if (work.count != 8 || !loop->submit(work)) return false;
+    if (!loop.until([&] { return loop.results.contains(work.id); }, patience)) return false;
+    const batch_result& answer = loop.results.at(work.id);
+    return std::all_of(answer.outcomes.begin(), answer.outcomes.begin() + work.count,
+                       [](outcome each) { return each == outcome::done; });
+  }
+  static bool suspend(backend_loop& loop, process_id id = target_id) {
+    return act(loop, command_kind::suspend, id);
+  }
+  static bool resume(backend_loop& loop) { return act(loop, command_kind::resume, target_id); }
+  static bool shorten(backend_loop& loop) {
+    loop.quanta.clear();
+    if (!loop->set_quantum(target_id, gpu, 100us)) return false;
+    return loop.until([&] { return loop.quanta.contains(target_id); }, patience) &&
+           !loop.quanta[target_id];
+  }
+  bool runs_again() {
+    const bool free = eventually(patience, [&] {
+      return held_channels(device_) == 0 && slice_of(device_, group()) == usual_slice;
+    });
+    if (free) program_.ask("run");
+    return free;
+  }
+
+  test::simulated_device device_{test::fast_h100()};
+  gpu_program program_{device_};
+  std::vector<std::uint32_t> opened_;
+  std::mutex mutex_;
+  std::string said_;
+};
+
+TEST_F(NvidiaAgent, SuspendsWhatTheSurveyFinds) {
+  const auto survey = make_driver()->make_survey([](std::string_view) {});
+  ASSERT_EQ(survey->gpus().size(), 1U);
+  EXPECT_EQ(survey->gpus().front().id, gpu);
+  std::vector<pid_t> pids;
+  ASSERT_TRUE(survey->list_processes(pids));
+  EXPECT_THAT(pids, testing::Contains(program_.pid()));
+
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start()) << said();
+  ASSERT_TRUE(attach(loop, program_)) << said();
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(suspend(loop)) << said();
+    EXPECT_EQ(held_channels(device_), 8);
+    ASSERT_TRUE(resume(loop)) << said();
+    EXPECT_EQ(held_channels(device_), 0);
+  }
+  ASSERT_TRUE(shorten(loop)) << said();
+  EXPECT_EQ(slice_of(device_, group()), 100);
+  ASSERT_TRUE(suspend(loop)) << said();
+  loop->stop();
+  EXPECT_TRUE(runs_again()) << said();
+}
+
+// The host starts another agent only when it turns.
+TEST_F(NvidiaAgent, IsFollowedByItsGuardianWhenItIsKilled) {
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop, program_));
+  ASSERT_TRUE(shorten(loop) && suspend(loop)) << said();
+  const pid_t agent = agent_pid();
+  const pid_t guardian = test::guardian_of(agent);
+  ASSERT_NE(guardian, 0);
+  ::kill(agent, SIGKILL);
+  EXPECT_TRUE(runs_again());
+  EXPECT_TRUE(eventually(patience, [&] { return test::is_gone(guardian); }));
+
+  ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }, patience));
+  ASSERT_TRUE(attach(loop, program_)) << said();
+  ASSERT_TRUE(suspend(loop)) << said();
+  EXPECT_EQ(held_channels(device_), 8);
+  ASSERT_TRUE(resume(loop)) << said();
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaAgent, IsFollowedByTheNextAgentWhenItsGuardianIsKilledToo) {
+  {
+    test::child_process host{[this](test::channel& line) {
+      backend_loop loop{agent::make_agent_backend(options())};
+      if (!loop.start() || !attach(loop, program_) || !shorten(loop) || !suspend(loop)) return 1;
+      line.send("suspended");
+      for (;;) loop.turn(50ms);
+    }};
+    ASSERT_TRUE(host.says("suspended", patience));
+    host.signal(SIGSTOP);
+    ASSERT_TRUE(test::kill_agent_and_guardian(agent_pid()));
+  }
+  EXPECT_EQ(held_channels(device_), 8);
+  EXPECT_EQ(slice_of(device_, group()), 100);
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start()) << said();
+  EXPECT_TRUE(runs_again());
+  EXPECT_THAT(said(), HasSubstr("ended without resuming 1 process; now resumed: 1"));
+}
+
+// While it is stopped, its duplicates of descriptors keep the memory of the target allocated.
+TEST_F(NvidiaAgent, LetsGoOfTargetsThatEndWhileItIsStopped) {
+  gpu_program execs{device_};
+  gpu_program closes{device_};
+  gpu_program exits{device_};
+  backend_loop loop{agent::make_agent_backend(options(6s))};
+  ASSERT_TRUE(loop.start()) << said();
+  std::uint64_t last = 0;
+  for (gpu_program* const each : {&program_, &execs, &closes, &exits}) {
+    if (each != &program_) each->ask("open");
+    each->ask("memory");
+    ASSERT_TRUE(attach(loop, *each, process_id{++last})) << said();
+    ASSERT_TRUE(suspend(loop, process_id{last})) << said();
+  }
+  EXPECT_EQ(held_channels(device_), 32);
+  const pid_t agent = agent_pid();
+  ::kill(agent, SIGSTOP);
+  ASSERT_TRUE(execs.execs("exec"));
+  closes.ask("close");
+  exits.tell("exit");
+  ASSERT_TRUE(exits.process().succeeds(patience));
+  // The host or the guardian kills it after its lease.
+  EXPECT_TRUE(loop.until([&] { return test::is_gone(agent); }, patience));
+  // One of the four has a client.
+  EXPECT_TRUE(loop.until(
+      [&] {
+        return held_channels(device_) == 0 && stat_of(device_, "channels") == 20 &&
+               stat_of(device_, "memory_bytes") == 1 << 30;
+      },
+      patience))
+      << device_.stats();
+  program_.ask("run");
+}
+
+TEST_F(NvidiaAgent, IsFollowedByItsGuardianWhenItIsKilledInTheMidstOfASuspend) {
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop, program_));
+  const pid_t agent = agent_pid();
+  const pid_t guardian = test::guardian_of(agent);
+  ASSERT_NE(guardian, 0);
+  control(device_, "hang FIFO_DISABLE_CHANNELS:DISABLE");
+  const batch work = batch_of(loop, command_kind::suspend);
+  ASSERT_EQ(work.count, 8);
+  ASSERT_TRUE(loop->submit(work));
+  loop->flush();
+  ASSERT_TRUE(eventually(patience, [&] { return stat_of(device_, "FIFO_DISABLE_CHANNELS") == 1; }));
+  ::kill(agent, SIGSTOP);
+  ::kill(agent, SIGKILL);
+  // The driver performs the call all the same.
+  control(device_, "no-faults");
+  EXPECT_TRUE(eventually(patience, [&] { return test::is_gone(guardian); }));
+  EXPECT_TRUE(runs_again());
+  EXPECT_EQ(stat_of(device_, "queue_suspends"), 8);
+}
+
+}  // namespace
+}  // namespace sluice::nvidia::agent_test
