@@ -14,25 +14,43 @@
 
 namespace sluice::test {
 
-enum class party : std::uint8_t { client, online, offline, gang, host, agent, device };
+/// `pair`: agent and guardian, at the same time. `unit`: these and the host, as when systemd or an
+/// out-of-memory killer kills a whole cgroup.
+enum class party : std::uint8_t {
+  client,
+  online,
+  offline,
+  gang,
+  host,
+  agent,
+  device,
+  guardian,
+  pair,
+  unit,
+};
 enum class fault : std::uint8_t { exit, kill, stop, exec, fork, descriptors, slow, core };
 enum class mechanism_used : std::uint8_t {
   trap_agent,
   batch_agent,
   trap_in_process,
   batch_in_process,
+  channels_agent,  ///< NVIDIA's driver.
 };
 
 inline constexpr std::array parties{party::client, party::online, party::offline, party::gang,
                                     party::host,   party::agent,  party::device};
+/// Those that exist where suspended work outlives the agent.
+inline constexpr std::array guarded_parties{party::guardian, party::pair, party::unit};
 inline constexpr std::array faults{fault::exit, fault::kill,        fault::stop, fault::exec,
                                    fault::fork, fault::descriptors, fault::slow, fault::core};
+/// AMD's.
 inline constexpr std::array mechanisms{mechanism_used::trap_agent, mechanism_used::batch_agent,
                                        mechanism_used::trap_in_process,
                                        mechanism_used::batch_in_process};
 
 constexpr std::string_view word(party who) {
-  constexpr std::array words{"client", "online", "offline", "gang", "host", "agent", "device"};
+  constexpr std::array words{"client", "online", "offline",  "gang", "host",
+                             "agent",  "device", "guardian", "pair", "unit"};
   return words[static_cast<std::size_t>(who)];
 }
 constexpr std::string_view word(fault what) {
@@ -40,12 +58,15 @@ constexpr std::string_view word(fault what) {
   return words[static_cast<std::size_t>(what)];
 }
 constexpr std::string_view word(mechanism_used how) {
-  constexpr std::array words{"trap_agent", "batch_agent", "trap_in_process", "batch_in_process"};
+  constexpr std::array words{"trap_agent", "batch_agent", "trap_in_process", "batch_in_process",
+                             "channels_agent"};
   return words[static_cast<std::size_t>(how)];
 }
 constexpr bool in_agent(mechanism_used how) {
-  return how == mechanism_used::trap_agent || how == mechanism_used::batch_agent;
+  return how != mechanism_used::trap_in_process && how != mechanism_used::batch_in_process;
 }
+/// Whether what is suspended stays so when the agent dies, unless its guardian resumes it.
+constexpr bool outlives_agent(mechanism_used how) { return how == mechanism_used::channels_agent; }
 constexpr bool by_batch(mechanism_used how) {
   return how == mechanism_used::batch_agent || how == mechanism_used::batch_in_process;
 }
@@ -63,13 +84,15 @@ enum class effect : std::uint8_t {
   stays,         ///< Held until it goes on or is gone: what the agent is there for.
   calls,         ///< Calls in flight last as long.
   gone,          ///< There is no GPU any more: nobody hangs.
+  next_agent,    ///< The next agent releases it when it starts.
+  rescue,        ///< What systemd runs then releases it: `sluice rescue`.
   same,          ///< As another cell, see `like`.
 };
 
 constexpr std::string_view word(effect what) {
-  constexpr std::array words{"ended",     "rescan",   "unaffected", "max_suspend",
-                             "gang ends", "released", "lease",      "stays",
-                             "calls",     "no GPU",   "same"};
+  constexpr std::array words{"ended",      "rescan", "unaffected", "max_suspend", "gang ends",
+                             "released",   "lease",  "stays",      "calls",       "no GPU",
+                             "next agent", "rescue", "same"};
   return words[static_cast<std::size_t>(what)];
 }
 
@@ -163,9 +186,23 @@ inline constexpr std::array cells{
     cell{party::device, fault::core, effect::same, effect::same, "", fault::stop},
 };
 
+/// Where suspended work outlives the agent.
+inline constexpr std::array guarded_cells{
+    cell{party::guardian, fault::kill, effect::releases, effect::same, "its guardian has exited"},
+    cell{party::guardian, fault::stop, effect::lease, effect::same, "its guardian has been silent"},
+    cell{party::guardian, fault::descriptors, effect::goes_on, effect::same},
+    cell{party::guardian, fault::slow, effect::goes_on, effect::same},
+    cell{party::pair, fault::kill, effect::next_agent, effect::same, "ended without resuming"},
+    cell{party::unit, fault::kill, effect::rescue, effect::same},
+};
+
 constexpr const cell* find_cell(party who, fault what) {
+  const auto is_it = [&](const cell& each) { return each.who == who && each.what == what; };
   for (const cell& each : cells) {
-    if (each.who == who && each.what == what) return &each;
+    if (is_it(each)) return &each;
+  }
+  for (const cell& each : guarded_cells) {
+    if (is_it(each)) return &each;
   }
   return nullptr;
 }
@@ -181,22 +218,28 @@ struct combination {
 
 constexpr effect effect_of(const combination& one) {
   const cell* const found = find_cell(one.who, one.what);
+  // NVIDIA: a program that has no descriptor of the device uses no GPU, and is no rank any more.
+  if (outlives_agent(one.how) && one.who == party::gang && one.what == fault::exec)
+    return effect::breaks;
   return in_agent(one.how) ? found->then : found->in_process;
 }
 
 /// What has to be in the log. Nothing where the host was the acting side, and who failed: nobody is
 /// left to say it. Nor where discovery may see the end of a process before its lane does, and
-/// lets go of the queues: batch commands do so at once.
+/// lets go of the queues: batch commands do so at once. Of the end of a process NVIDIA's driver
+/// needs no notice.
 constexpr std::string_view log_of(const combination& one) {
   const effect then = effect_of(one);
   const bool nobody_says_it = !in_agent(one.how) && one.who == party::host &&
                               (then == effect::releases || then == effect::stays);
-  const bool may_be_unsaid = by_batch(one.how) && (!in_agent(one.how) || one.what == fault::core) &&
-                             (one.who == party::offline || one.who == party::gang);
+  const bool may_be_unsaid =
+      (outlives_agent(one.how) ||
+       (by_batch(one.how) && (!in_agent(one.how) || one.what == fault::core))) &&
+      (one.who == party::offline || one.who == party::gang);
   return nobody_says_it || may_be_unsaid ? std::string_view{} : find_cell(one.who, one.what)->log;
 }
 
-/// All that can be told from their neighbours.
+/// All that can be told from their neighbours, of AMD's driver.
 inline std::vector<combination> all_combinations() {
   std::vector<combination> all;
   for (const cell& each : cells) {
@@ -206,6 +249,31 @@ inline std::vector<combination> all_combinations() {
     }
   }
   return all;
+}
+
+/// The same of NVIDIA's driver, where no online work is seen but that of clients. It cannot go
+/// while a process uses it.
+inline std::vector<combination> all_of_channels() {
+  constexpr auto how = mechanism_used::channels_agent;
+  std::vector<combination> all;
+  for (const cell& each : cells) {
+    if (each.then != effect::same && each.then != effect::gone && each.who != party::online)
+      all.push_back({each.who, each.what, how});
+  }
+  for (const cell& each : guarded_cells) all.push_back({each.who, each.what, how});
+  return all;
+}
+
+/// Of these, the ones in which other code acts than in those of AMD's driver.
+inline std::vector<combination> some_of_channels() {
+  constexpr auto how = mechanism_used::channels_agent;
+  return {{party::client, fault::exit, how},   {party::offline, fault::exit, how},
+          {party::offline, fault::stop, how},  {party::offline, fault::exec, how},
+          {party::host, fault::exit, how},     {party::host, fault::stop, how},
+          {party::agent, fault::kill, how},    {party::agent, fault::stop, how},
+          {party::guardian, fault::kill, how}, {party::guardian, fault::stop, how},
+          {party::pair, fault::kill, how},     {party::unit, fault::kill, how},
+          {party::device, fault::stop, how}};
 }
 
 using pair_of = std::pair<int, int>;

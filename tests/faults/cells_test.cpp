@@ -69,7 +69,9 @@ TEST(FaultCells, AreWhatTheReadmeShows) {
     const std::string name = words.front().substr(0, words.front().find_last_not_of(" *`") + 1);
     rows.try_emplace(name, words.begin() + 1, words.end());
   }
-  for (const cell& each : cells) {
+  std::vector<cell> all{cells.begin(), cells.end()};
+  all.insert(all.end(), guarded_cells.begin(), guarded_cells.end());
+  for (const cell& each : all) {
     const auto row = rows.find(std::string{word(each.who)});
     ASSERT_NE(row, rows.end()) << word(each.who);
     const auto column = static_cast<std::size_t>(each.what);

@@ -4,9 +4,13 @@
 // --long).
 
 #include "driver_call.hpp"
+#include "family.hpp"
 #include "world.hpp"
 
+#include <fcntl.h>
 #include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -20,8 +24,9 @@ namespace {
 
 std::vector<combination> chosen_combinations() {
   const char* const which = std::getenv("SLUICE_FAULTS");  // NOLINT: nobody sets it meanwhile.
-  auto chosen = which != nullptr && std::string_view{which} == "all" ? all_combinations()
-                                                                     : pairwise_combinations();
+  const bool all = which != nullptr && std::string_view{which} == "all";
+  auto chosen = all ? all_combinations() : pairwise_combinations();
+  const auto of_channels = all ? all_of_channels() : some_of_channels();
   // A real driver is not a process, and has no batch commands unless it is patched.
   if (on_driver()) {
     const auto driver =
@@ -30,8 +35,38 @@ std::vector<combination> chosen_combinations() {
     std::erase_if(chosen, [&](const combination& each) {
       return (by_batch(each.how) && !patched) || each.who == party::device;
     });
+  } else {
+    chosen.insert(chosen.end(), of_channels.begin(), of_channels.end());
   }
   return chosen;
+}
+
+/// Moves them into a cgroup of their own and kills that.
+/// \return false where none can be made, or the kernel is older than Linux 5.14.
+bool kill_cgroup_of(const std::vector<pid_t>& all) {
+  const auto write = [](const std::string& file, const std::string& text) {
+    const int fd = ::open(file.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const bool done = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    ::close(fd);
+    return done;
+  };
+  for (const std::string mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
+    const std::string made = mount + "/sluice-test-" + std::to_string(::getpid());
+    if (::access((mount + "/cgroup.controllers").c_str(), F_OK) != 0 ||
+        ::mkdir(made.c_str(), 0755) != 0)
+      continue;
+    bool done = ::access((made + "/cgroup.kill").c_str(), W_OK) == 0;
+    for (const pid_t each : all) done = done && write(made + "/cgroup.procs", std::to_string(each));
+    done = done && write(made + "/cgroup.kill", "1");
+    for (const pid_t each : all) {
+      if (!done) (void)write(mount + "/cgroup.procs", std::to_string(each));
+      EXPECT_TRUE(!done || eventually(patience, [&] { return !lives(each); }));
+    }
+    EXPECT_TRUE(eventually(patience, [&] { return ::rmdir(made.c_str()) == 0; }));
+    return done;
+  }
+  return false;
 }
 
 /// One try of a cell.
@@ -73,13 +108,20 @@ class matrix_try {
     host_ = world_.host(offline_.size());
     if (in_agent(one_.how)) agent_ = world_.agent();
     if (one_.who != party::online) client_ = world_.client();
-    trial_.watch_leases(world_, {host_->pid(), agent_});
+    if (outlives_agent(one_.how)) {
+      guardian_ = world_.guardian();
+      ASSERT_NE(guardian_, 0) << world_.log();
+    }
+    trial_.watch_leases(world_, {host_->pid(), agent_, guardian_});
     trial_.watch({world_.device_pid(), stayer_->pid()});
     for (const auto* each : {&client_, &victim_, &peer_}) {
       if (*each) trial_.watch({(*each)->pid()});
     }
     begin();
     ASSERT_TRUE(world_.all_held(offline_)) << world_.log();
+    if (!outlives_agent(one_.how)) return;
+    suspends_ = world_.suspends(offline_);
+    for (const auto* each : offline_) EXPECT_FALSE(world_.has_usual_slice(*each));
   }
 
   /// Online work: the client's, or a kernel of the online process that nobody announces.
@@ -112,6 +154,7 @@ class matrix_try {
   }
   pid_t victim_pid() {
     if (one_.who == party::agent) return agent_;
+    if (one_.who == party::guardian) return guardian_;
     if (one_.who == party::device) return world_.device_pid();
     return victim()->pid();
   }
@@ -120,12 +163,15 @@ class matrix_try {
   moment inflict() {
     if (one_.what == fault::core) return crash();
     if (one_.what == fault::exec) return execute();
+    if (one_.who == party::pair) return moment_of([&] { kill_together({agent_, guardian_}); });
+    if (one_.who == party::unit)
+      return moment_of([&] { kill_together({host_->pid(), agent_, guardian_}); });
     return moment_of([&] { do_inflict(); });
   }
   void do_inflict() {
     const fault what = one_.what;
     const pid_t pid = victim_pid();
-    const bool from_outside = one_.who == party::agent || one_.who == party::device;
+    const bool from_outside = is_from_outside();
     switch (what) {
       case fault::kill: ::kill(pid, SIGKILL); break;
       case fault::stop: ::kill(pid, SIGSTOP); break;
@@ -144,6 +190,20 @@ class matrix_try {
           victim()->send("suffer " + std::string{word(what)});
         }
     }
+  }
+  /// It has no line to be told what to do.
+  bool is_from_outside() const {
+    return one_.who == party::agent || one_.who == party::guardian || one_.who == party::device;
+  }
+  /// None of them does anything once the first is dead.
+  static void kill_together(const std::vector<pid_t>& all) {
+    if (kill_cgroup_of(all)) return;
+    std::printf("  %-44s one by one: no cgroup with cgroup.kill can be made here\n", "");
+    for (const pid_t each : all) ::kill(each, SIGSTOP);
+    for (const pid_t each : all)
+      EXPECT_TRUE(eventually(patience, [&] { return state_of(each) == 'T'; }));
+    for (const pid_t each : all) ::kill(each, SIGKILL);
+    for (const pid_t each : all) EXPECT_TRUE(eventually(patience, [&] { return !lives(each); }));
   }
   /// \return when the kernel has replaced the program, which takes long where files are slow.
   moment execute() {
@@ -183,11 +243,18 @@ class matrix_try {
                     const std::vector<const world::process*>& some) {
     trial_.expect_within(world_.run_again(some, since.after), since, promised, name_of(one_));
   }
+  /// The same of all, where the next agent may suspend them again at once.
+  void expect_release(duration promised, const moment& since) {
+    trial_.expect_within(world_.run_again(offline_, since.after, suspends_), since, promised,
+                         name_of(one_));
+  }
 
   void check();
   void check_effect(effect then, moment since);
   void check_descriptors();
   void check_stays(const moment& since);
+  void check_rescue();
+  void check_forgotten();
   /// When a process that crashed is gone, which its core has to be written for. Disks are slow.
   std::optional<moment> end_of_dump(const world::process& whose) const {
     return observe(60s, clock::now(), [&] { return whose->wait_for(0ms).has_value(); });
@@ -209,16 +276,17 @@ class matrix_try {
   world::process client_;
   world::process host_;
   std::vector<const world::process*> offline_;
+  std::vector<std::uint64_t> suspends_;  ///< world::suspends() while all are held.
   pid_t agent_ = 0;
-  bool was_dumping_ = false;
+  pid_t guardian_ = 0;
 };
 
 void matrix_try::check_effect(effect then, moment since) {
   switch (then) {
     case effect::ends: expect_bound(allowed_, since, offline_); break;
     case effect::is_looked_up: expect_bound(1s + allowed_, since, offline_); break;
-    case effect::releases: expect_bound(allowed_, since, offline_); break;
-    case effect::lease: expect_bound(world_.with().lease + allowed_, since, offline_); break;
+    case effect::releases: expect_release(allowed_, since); break;
+    case effect::lease: expect_release(world_.with().lease + allowed_, since); break;
     case effect::max_suspend:
       // One is enough to see: they take their turns of min_run, and not in step.
       expect_bound(world_.with().max_suspend + allowed_, since, {&stayer_});
@@ -230,21 +298,41 @@ void matrix_try::check_effect(effect then, moment since) {
         ASSERT_TRUE(ended);
         since = *ended;
       }
-      expect_bound(allowed_, since, {&peer_});
+      // The end of a program is found at discovery's next look.
+      expect_bound((one_.what == fault::exec ? 1s : 0s) + allowed_, since, {&peer_});
+      check_forgotten();
       EXPECT_TRUE(world_.all_held({&stayer_}));
       break;
     case effect::goes_on: {
       if (one_.what == fault::descriptors) check_descriptors();
       expect_log();  // It has been noticed.
+      check_forgotten();
       EXPECT_TRUE(world_.all_held(survivors())) << world_.log();
       const moment over = end();
       expect_bound(allowed_, over, survivors());
       break;
     }
     case effect::stays: check_stays(since); break;
+    case effect::next_agent:
+      trial_.expect_soon("the next agent resumes everything",
+                         [&] { return world_.all_run(offline_, suspends_); });
+      break;
+    case effect::rescue: check_rescue(); break;
     case effect::calls: check_device_stop(); break;
     case effect::gone: check_gone(); break;
     case effect::same: FAIL();
+  }
+}
+
+/// Nothing keeps what a process had on the GPU, whatever else is held.
+void matrix_try::check_forgotten() {
+  const auto living = survivors();
+  for (const auto* each : offline_) {
+    if (std::ranges::find(living, each) != living.end()) continue;
+    EXPECT_TRUE(eventually(patience, [&] { return world_.suspended(*each) == 0; }));
+    // The child of one that forked has it, too.
+    if (one_.what == fault::fork) continue;
+    EXPECT_TRUE(eventually(patience, [&] { return world_.is_forgotten((*each)->pid()); }));
   }
 }
 
@@ -284,6 +372,21 @@ void matrix_try::check_device_stop() {
   expect_bound(allowed_, since, offline_);
 }
 
+/// All are gone at once, and systemd runs the command of ExecStopPost.
+void matrix_try::check_rescue() {
+  for (const auto* each : offline_) {
+    if (world_.is_held(*each)) continue;
+    return trial_.is_not_shown("one of them acted when another was killed");
+  }
+  target_process rescue{SLUICE_PROGRAM,
+                        {"rescue", "--directory", world_.directory()},
+                        {"SLUICE_AGENT=" SLUICE_AGENT_PROGRAM}};
+  EXPECT_EQ(rescue.hear(patience), "resumed: 1 of 1");
+  const auto status = rescue.wait_for(patience);
+  EXPECT_TRUE(status && WIFEXITED(*status) && WEXITSTATUS(*status) == 0);
+  for (const auto* each : offline_) EXPECT_EQ(world_.suspended(*each), 0U);
+}
+
 /// Nobody waits for a driver that is no more.
 void matrix_try::check_gone() {
   EXPECT_EQ(client_->ask("end", patience), "ended");
@@ -298,11 +401,12 @@ void matrix_try::check_gone() {
 
 /// Ends what lasts, so that everybody can end.
 void matrix_try::recover() {
-  const pid_t pid = one_.who == party::agent ? agent_ : victim_pid();
+  if (one_.who == party::unit || one_.who == party::pair) return;
+  const pid_t pid = victim_pid();
   switch (one_.what) {
     case fault::stop: ::kill(pid, SIGCONT); break;
     case fault::descriptors:
-      if (one_.who == party::agent || one_.who == party::device) {
+      if (is_from_outside()) {
         limit_descriptors(pid, false);
       } else {
         EXPECT_EQ(victim()->ask("suffer recover", patience), "done");
@@ -315,9 +419,10 @@ void matrix_try::recover() {
 /// After it: nothing is suspended or traced, kernels ran exactly once, and all end.
 void matrix_try::check_aftermath() {
   const bool host_died =
-      one_.who == party::host &&
-      (one_.what == fault::exit || one_.what == fault::exec || one_.what == fault::fork ||
-       one_.what == fault::core || effect_of(one_) == effect::stays);
+      one_.who == party::unit ||
+      (one_.who == party::host &&
+       (one_.what == fault::exit || one_.what == fault::exec || one_.what == fault::fork ||
+        one_.what == fault::core || effect_of(one_) == effect::stays));
   if (!host_died) {
     EXPECT_TRUE(lives(host_->pid())) << "nothing of ours kills a host program";
     host_->send("stop");
@@ -335,6 +440,9 @@ void matrix_try::check_aftermath() {
     const pid_t last = world_.agent();
     EXPECT_TRUE(eventually(patience, [&] { return !lives(last); })) << "the agent hangs";
   }
+  if (guardian_ != 0) {
+    EXPECT_TRUE(eventually(patience, [&] { return !lives(guardian_); })) << "the guardian hangs";
+  }
   for (const auto* each : survivors()) {
     trial_.expect_free(world_, *each);
     trial_.expect_whole(*each);
@@ -346,7 +454,8 @@ void matrix_try::check_aftermath() {
 void matrix_try::expect_log(bool is_dumping) const {
   const bool may_be_exit = one_.what == fault::core && !is_dumping;
   const std::string_view line = log_of(one_);
-  const std::string_view of_exit = log_of({one_.who, fault::exit, one_.how});
+  const std::string_view of_exit =
+      may_be_exit ? log_of({one_.who, fault::exit, one_.how}) : std::string_view{};
   if (line.empty() || (may_be_exit && of_exit.empty())) return;
   EXPECT_TRUE(eventually(patience, [&] {
     const std::string log = world_.log();

@@ -26,7 +26,7 @@
 #include "sluice/discovery.hpp"
 #include "sluice/kfd/driver.hpp"
 #include "sluice/kfd/in_process_backend.hpp"
-#include "sluice/kfd/survey.hpp"
+#include "sluice/nvidia/driver.hpp"
 #include "sluice/os/standard_error.hpp"
 #include "sluice/policies/pointer_polling.hpp"
 #include "sluice/scheduler.hpp"
@@ -41,6 +41,18 @@ std::chrono::milliseconds milliseconds(const char* text) {
   return std::chrono::milliseconds{std::strtol(text, nullptr, 10)};
 }
 
+/// What may differ between policies does not matter here; the quantum has to be restored, too.
+std::unique_ptr<sluice::policy> make_policy(bool with_quantum) {
+  const auto kind = sluice::pointer_polling_kind();
+  sluice::parameters values;
+  for (const auto& each : kind.schema) values.set(each.key, each.fallback);
+  if (with_quantum) values.set("offline_quantum", sluice::duration{100us});
+  std::string problem;
+  auto made = kind.make(values, problem);
+  if (!made) answer(problem);
+  return made;
+}
+
 /// \return false when the input is over.
 bool obey(const std::string& line) {
   if (!line.starts_with("suffer ")) return false;
@@ -50,28 +62,30 @@ bool obey(const std::string& line) {
 }
 
 int host(const std::string& directory, sluice::duration lease, sluice::duration max_suspend,
-         bool in_agent) {
+         const std::string& how) {
   // Its log, and its agent's.
   const int log = ::open((directory + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   ::dup2(log, STDERR_FILENO);
   ::close(log);
-  const auto roots = sluice::kfd::roots::from_environment();
+  const bool nvidia = how == "nvidia";
+  const std::unique_ptr<sluice::driver> on =
+      nvidia ? sluice::nvidia::make_driver() : sluice::kfd::make_driver();
   const std::string lock = directory + "/owner";
   const sluice::message_sink say = [](std::string_view sentence) {
     sluice::log_to_standard_error("host", "info", sentence);
   };
   std::unique_ptr<sluice::backend> driver;
-  if (in_agent) {
+  if (how != "in-process") {
     sluice::agent::agent_options with;
-    with.driver = sluice::kfd::acting({.where = roots});
+    with.driver = on->acting();
     with.agent_path = SLUICE_AGENT_PROGRAM;
     with.owner_lock = lock;
     with.lease = lease;
     driver = sluice::agent::make_agent_backend(std::move(with));
   } else {
-    driver = sluice::kfd::make_in_process_backend({.roots = roots, .owner_lock = lock});
+    driver = sluice::kfd::make_in_process_backend({.owner_lock = lock});
   }
-  auto discovery = sluice::make_discovery(sluice::kfd::make_survey(roots));
+  auto discovery = sluice::make_discovery(on->make_survey(say));
   sluice::client::server_options clients;
   clients.socket = directory + "/clients.sock";
   clients.allow = [](const auto&, auto) { return true; };
@@ -88,7 +102,7 @@ int host(const std::string& directory, sluice::duration lease, sluice::duration 
   auto loop = sluice::reactor::create();
   if (!loop) return 3;
   auto made = sluice::scheduler::create(config, std::move(*loop), std::move(driver),
-                                        sluice::make_pointer_polling(), std::move(sources));
+                                        make_policy(nvidia), std::move(sources));
   if (!made) return 3;
   sluice::scheduler& here = **made;
   if (const auto started = here.start(); !started) {
@@ -147,9 +161,10 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   const std::vector<std::string> words(argv, argv + argc);
   if (argc == 6 && words[1] == "host")
-    return host(words[2], milliseconds(argv[3]), milliseconds(argv[4]), words[5] == "agent");
+    return host(words[2], milliseconds(argv[3]), milliseconds(argv[4]), words[5]);
   if (argc == 3 && words[1] == "client") return client(words[2]);
-  std::cerr << "usage: faults_party host DIRECTORY LEASE_MS MAX_SUSPEND_MS agent|in-process\n"
-               "       faults_party client DIRECTORY\n";
+  std::cerr
+      << "usage: faults_party host DIRECTORY LEASE_MS MAX_SUSPEND_MS agent|in-process|nvidia\n"
+         "       faults_party client DIRECTORY\n";
   return 2;
 }

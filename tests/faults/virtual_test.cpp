@@ -270,6 +270,9 @@ void virtual_node::inflict() {
         bench_.driver.set_delay(10 * call);
       }
       break;
+    case party::guardian:
+    case party::pair:
+    case party::unit: FAIL() << "not in virtual time";
   }
 }
 
@@ -350,6 +353,8 @@ TEST_P(VirtualFaultMatrix, OfflineRunsAgainInTime) {
       node_.run_for(1s);
       EXPECT_EQ(node_.suspended(), 0U);
       return;
+    case effect::next_agent:
+    case effect::rescue:
     case effect::same: FAIL();
   }
   // What lasted is over, and so is the online work: nothing stays suspended.

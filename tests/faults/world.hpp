@@ -102,6 +102,11 @@ class world {
     std::string more_driver = "";  ///< Lines of the profile.
   };
 
+  /// What the simulated NVIDIA driver has of a program with one queue: channels that compute, and
+  /// the time slice of their group in microseconds.
+  static constexpr std::uint64_t computing_channels = 8;
+  static constexpr std::uint64_t usual_slice = 2048;
+
   explicit world(settings with)
       : with_(std::move(with)),
         device_{on_driver() ? nullptr : make_device(with_)},
@@ -136,7 +141,9 @@ class world {
     auto made = std::make_unique<target_process>(
         SLUICE_FAULTS_PARTY,
         std::vector<std::string>{"host", directory_, ms(with_.lease), ms(with_.max_suspend),
-                                 in_agent(with_.how) ? "agent" : "in-process"},
+                                 outlives_agent(with_.how) ? "nvidia"
+                                 : in_agent(with_.how)     ? "agent"
+                                                           : "in-process"},
         device_environment());
     EXPECT_EQ(made->hear(patience), "ready") << log();
     EXPECT_TRUE(eventually(patience, [&] {
@@ -161,6 +168,20 @@ class world {
     file >> pid;
     return pid;
   }
+  /// The agent's child that resumes what the agent held; 0: there is none.
+  pid_t guardian() const {
+    const std::string parent = " " + std::to_string(agent()) + " ";
+    for (const auto& each : std::filesystem::directory_iterator{"/proc"}) {
+      const std::string name = each.path().filename().string();
+      if (name.find_first_not_of("0123456789") != name.npos) continue;
+      const std::string stat = read_file("/proc/" + name + "/stat");
+      // "PID (NAME) STATE PARENT ..."
+      const auto name_end = stat.rfind(')');
+      if (stat.find("(sluice-guardian") == stat.npos || name_end == stat.npos) continue;
+      if (stat.compare(name_end + 3, parent.size(), parent) == 0) return std::stoi(name);
+    }
+    return 0;
+  }
 
   std::uint64_t suspended(const process& who) const {
     return device_ ? view().process(who->pid()).suspended_queues
@@ -170,19 +191,57 @@ class world {
     return device_ ? view().process(who->pid()).kernels_completed
                    : executions_of(who->pid()).completed;
   }
-  bool is_held(const process& who) const { return suspended(who) == 1; }
+  bool is_held(const process& who) const {
+    return suspended(who) == (outlives_agent(with_.how) ? computing_channels : 1);
+  }
   bool all_held(const std::vector<const process*>& some) const {
     return eventually(patience, [&] {
       return std::all_of(some.begin(), some.end(),
                          [&](const process* one) { return is_held(*one); });
     });
   }
-  /// When none of them was suspended any more, after `since`; nothing where that takes too long.
-  std::optional<moment> run_again(const std::vector<const process*>& some, time_point since) const {
-    return observe(patience, since, [&] {
-      return std::all_of(some.begin(), some.end(),
-                         [&](const process* one) { return suspended(*one) == 0; });
-    });
+  /// How often each of them was suspended.
+  std::vector<std::uint64_t> suspends(const std::vector<const process*>& some) const {
+    std::vector<std::uint64_t> counts;
+    for (const process* each : some)
+      counts.push_back(view().process((*each)->pid()).queue_suspends);
+    return counts;
+  }
+  /// Whether none of them is suspended.
+  /// \param before suspends() of while they were held: one that is held again ran, too.
+  bool all_run(const std::vector<const process*>& some,
+               const std::vector<std::uint64_t>& before = {}) const {
+    const auto now = before.empty() ? before : suspends(some);
+    for (std::size_t index = 0; index < some.size(); ++index) {
+      const bool held_again = !before.empty() && now[index] > before[index];
+      if (!held_again && suspended(*some[index]) != 0) return false;
+    }
+    return true;
+  }
+  /// When all_run() came to hold, after `since`; nothing where that takes too long.
+  std::optional<moment> run_again(const std::vector<const process*>& some, time_point since,
+                                  const std::vector<std::uint64_t>& before = {}) const {
+    return observe(patience, since, [&] { return all_run(some, before); });
+  }
+  /// Whether what was set for the process while it was managed is as before.
+  bool has_usual_slice(const process& who) const {
+    if (!outlives_agent(with_.how)) return true;
+    const auto slice = slice_of(who->pid());
+    return !slice || *slice == usual_slice;
+  }
+  /// Of the process's group that computes, in microseconds; nothing where the driver has none.
+  std::optional<std::uint64_t> slice_of(pid_t pid) const {
+    const std::string all = device_->stats();
+    const auto client = all.find("\"pid\":" + std::to_string(pid) + ",", all.find("\"clients\":["));
+    const auto end = all.find("\"processes\":[");
+    const std::string label = "\"timeslice_us\":";
+    const auto at = all.find(label, std::min(client, all.size()));
+    if (client >= end || at >= end) return {};
+    return std::strtoull(all.c_str() + at + label.size(), nullptr, 10);
+  }
+  /// Whether the driver has nothing of the process any more.
+  bool is_forgotten(pid_t pid) const {
+    return !outlives_agent(with_.how) || !slice_of(pid).has_value();
   }
   bool progresses(const process& who) const {
     const auto before = completed(who);
@@ -209,6 +268,8 @@ class world {
 
  private:
   static std::unique_ptr<simulated_device> make_device(const settings& with) {
+    if (outlives_agent(with.how))
+      return std::make_unique<simulated_device>(device_settings{.profile = "h100"});
     return std::make_unique<simulated_device>(device_settings{
         .profile = fast_profile((by_batch(with.how) ? "batch_commands = true\n" : "") +
                                 with.more_driver)});
@@ -290,9 +351,14 @@ class trial {
   }
 
   bool failed() const { return failures_.size() != 0; }
+  /// Fails, and makes the try void: it did not become what was to be tested.
+  void is_not_shown(const std::string& why) {
+    not_shown_ = why;
+    ADD_FAILURE() << why;
+  }
   /// Why a try that failed is void; empty where it is not.
   std::string void_because() {
-    if (is_broken_) return "";
+    if (is_broken_ || !not_shown_.empty()) return not_shown_;
     given_.look();
     for (const pid_t each : with_lease_) {
       const duration longest = given_.longest(each);
@@ -338,16 +404,18 @@ class trial {
                   << " to " << text(at_most) << "; " << waits;
   }
 
-  /// Asserts that the process has no suspended queue and no tracer any more.
+  /// Asserts that the process has no suspended queue, no other time slice and no tracer any more.
   void expect_free(const world& here, const world::process& each) {
     // A driver takes queues off the GPU for a moment when another one goes, and lets go of what a
     // dead queue is held by at its holder's end, which it sees later.
     if (eventually(patience, [&] { return here.suspended(each) == 0; }) &&
+        eventually(patience, [&] { return here.has_usual_slice(each); }) &&
         eventually(patience, [&] { return tracer_of(each->pid()) == 0; }))
       return;
     is_broken_ = true;
     ADD_FAILURE() << here.suspended(each) << " queues of process " << each->pid()
-                  << " are suspended, and its tracer is " << tracer_of(each->pid()) << "\n"
+                  << " are suspended, and its tracer is " << tracer_of(each->pid())
+                  << (here.has_usual_slice(each) ? "" : "; its time slice is not restored") << "\n"
                   << here.log();
   }
   /// Asserts that its kernels ran exactly once, and all end.
@@ -384,6 +452,7 @@ class trial {
   duration half_of_lease_{};
   std::vector<pid_t> with_lease_;
   int undecided_ = 0;
+  std::string not_shown_;
   bool is_broken_ = false;
 };
 
