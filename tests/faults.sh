@@ -32,12 +32,12 @@ if [ -z "$build" ]; then
   build=$PWD/build/release
   [ -f "$build/build.ninja" ] || cmake --preset release >/dev/null || exit 1
   cmake --build --preset release --target faults_unit_test faults_matrix_test faults_injections_test \
-    faults_calm_test || exit 1
+    faults_steps_test faults_calm_test || exit 1
 fi
 
 without_autogroups
 failed=
-for name in unit matrix injections calm; do
+for name in unit matrix steps injections calm; do
   program=$build/bin/faults_${name}_test
   [ -x "$program" ] || { echo "faults.sh: $program does not exist; omit --build to build it" >&2; exit 2; }
   [ "$name" = calm ] && [ "$calm" -eq 0 ] && continue
