@@ -57,6 +57,7 @@ node_lock::holder named_holder(const unique_fd& lock) {
   found.ended = found.program > 0 && has_ended(found.program);
   found.words = next_process(text);
   if (found.words.empty()) found.words = "an unknown process";
+  found.agent = parse_number<pid_t>(text.substr(0, text.find(' '))).value_or(0);
   if (const std::string agent = next_process(text); !agent.empty())
     found.words += ", whose agent is " + agent;
   return found;

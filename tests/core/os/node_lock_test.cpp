@@ -86,6 +86,7 @@ TEST_F(NodeLock, SaysWhatItsOwnerDoes) {
     EXPECT_TRUE((*found)->words.ends_with(")")) << (*found)->words;
     EXPECT_NE((*found)->words.find("whose agent is process " + std::to_string(owner.pid())),
               std::string::npos);
+    EXPECT_EQ((*found)->agent, owner.pid());
   }
 }
 

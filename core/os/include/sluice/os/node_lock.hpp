@@ -47,6 +47,7 @@ class node_lock {
   struct holder {
     std::string words;   ///< "process 12 (serve), whose agent is process 13 (sluice-agent)"
     pid_t program = 0;   ///< 0: unknown.
+    pid_t agent = 0;     ///< Holds the lock for the program. 0: none does, or unknown.
     bool ended = false;  ///< That program has; who holds the lock for it is about to.
     kind what = kind::scheduler;
   };
