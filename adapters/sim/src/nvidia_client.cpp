@@ -245,13 +245,13 @@ struct nvidia_client::impl {
     return {};
   }
 
-  result<void> make_all(std::uint32_t gpu) {
+  result<void> make_all(std::uint32_t gpu, std::uint32_t computing) {
     rmapi::NVOS21_PARAMETERS args{};
     args.hClass = rmapi::NV01_ROOT_CLIENT;
     if (const auto made = rm_ioctl(control_node.get(), rmapi::NV_RM_ALLOC, args); !made)
       return made.error();
     root = args.hObjectNew;
-    constexpr std::size_t usual_objects = 64;
+    constexpr std::size_t usual_objects = 128;
     objects.reserve(usual_objects);
     abi::NV0080_ALLOC_PARAMETERS which{};
     which.deviceId = gpu;
@@ -261,7 +261,6 @@ struct nvidia_client::impl {
     const auto made_subdevice = make(device, rmapi::NV20_SUBDEVICE_0);
     if (!made_subdevice) return made_subdevice.error();
     subdevice = *made_subdevice;
-    constexpr std::size_t computing = 8;
     if (const auto made = make_group(computing, true); !made) return made.error();
     for (int i = 0; i < 3; ++i) {
       constexpr std::size_t copying = 4;
@@ -279,6 +278,8 @@ result<std::unique_ptr<nvidia_client>> nvidia_client::open(nvidia_client_options
     const char* const chosen = std::getenv("SLUICE_NVIDIA_DEVICE");  // NOLINT: as the driver's.
     options.device = chosen != nullptr && *chosen != '\0' ? chosen : "/dev/nvidiactl";
   }
+  constexpr std::uint32_t most_channels = 32;
+  if (options.channels < 1 || options.channels > most_channels) return errc::bad_config;
   auto state = std::make_unique<impl>();
   state->control_node = unique_fd{::open(options.device.c_str(), O_RDWR | O_CLOEXEC)};
   if (!state->control_node) return last_system_error();
@@ -286,7 +287,7 @@ result<std::unique_ptr<nvidia_client>> nvidia_client::open(nvidia_client_options
   const auto node = folder + "nvidia" + std::to_string(options.gpu);
   state->gpu_node = unique_fd{::open(node.c_str(), O_RDWR | O_CLOEXEC)};
   if (!state->gpu_node) return last_system_error();
-  if (const auto made = state->make_all(options.gpu); !made) return made.error();
+  if (const auto made = state->make_all(options.gpu, options.channels); !made) return made.error();
   auto client = std::unique_ptr<nvidia_client>(new nvidia_client(std::move(state)));
   rmapi::NV2080_CTRL_GPU_GET_ID_PARAMS id{};
   if (const auto asked =

@@ -24,9 +24,11 @@ struct nvidia_client_options {
   /// /dev/nvidiactl.
   std::string device;
   std::uint32_t gpu = 0;  ///< Index of the GPU.
+  /// Channels that compute, which libcuda takes from $CUDA_DEVICE_MAX_CONNECTIONS: 1 to 32.
+  std::uint32_t channels = 8;
 };
 
-/// One context of a program on one GPU: a device, a subdevice, a channel group of 8 channels that
+/// One context of a program on one GPU: a device, a subdevice, a channel group of channels that
 /// compute and copy, and 3 groups of 4 channels that copy. Their handles count from 0x5c000001 in
 /// the order of creation, and stand in this process's heap beside the client's, as libcuda's do.
 ///
