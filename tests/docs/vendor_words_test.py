@@ -14,6 +14,7 @@ WORDS = re.compile(r"kfd|hqd|mqd|(?<![a-z])aql|sdma|(?<![a-z])hives?(?![a-z])|ro
 MAY_STAY = {
     "core/GLOSSARY.md": (".*", "it explains the terms of all folders"),
     "core/cmake/sluice_packages.cmake": (".*", "it lists the packages of all folders"),
+    "core/cmake/sluice_portable.cmake": (".*", "it lists the programs of all folders"),
     "core/cmake/debian/postrm": (".*dev-kfd.device.*", "a link that the package's unit has made"),
 }
 
@@ -21,7 +22,7 @@ INCLUDE = re.compile(r'#include "sluice/(kfd|sim)(/|\.h")')
 # Folders that take any driver by sluice/driver.hpp, and their files that may include a driver's headers.
 NO_DRIVER = [f"adapters/{folder}" for folder in ("agent", "cli", "client", "driver", "node", "observe", "roles")]
 ONE_DRIVER = re.compile(
-    "adapters/cli/accept/.*"  # It tests the preemption of one driver.
+    "adapters/cli/accept/.*"  # It tests the preemption of each driver.
     r"|adapters/cli/src/(agent_)?main\.cpp"  # They list the drivers.
     # These commands are of one driver.
     r"|adapters/cli/src/(hqds|sim)\.[ch]pp"

@@ -55,7 +55,7 @@ export MANROFFSEQ='' MAN_KEEP_FORMATTING='' LC_ALL=C.UTF-8
 sluice=root/usr/bin/sluice
 "$sluice" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z-]*\) .*/sluice-\1.1/p' >pages
 [ "$(wc -l <pages)" -ge 17 ] || fail "only $(wc -l <pages) subcommands"
-printf '%s\n' sluice.1 sluice-epoll.1 sluice-agent.8 sluice-sim.8 sluice-sim-victim.8 sluice.toml.5 >>pages
+printf '%s\n' sluice.1 sluice-epoll.1 sluice-agent.8 sluice-sim.8 sluice-sim-victim.8 sluice-nvidia-victim.8 sluice.toml.5 >>pages
 while read -r page; do
   file=root/usr/share/man/man${page##*.}/$page.gz
   [ -f "$file" ] || fail "there is no $page"

@@ -14,13 +14,14 @@
 /// | `once NS PERCENT` | `ok` | an idle queue each gets one kernel; answered once submitted [1] |
 /// | `count` | `count DONE NS` | kernels that ended since the last `count`, and a time [2] |
 /// | `exit` | none | gives everything back, and ends with 0 |
-/// | `assert` | none | an assertion fails in a kernel |
-/// | `fault` | none | a kernel writes where no memory is |
+/// | `assert` | none | an assertion fails in a kernel [3] |
+/// | `fault` | none | a kernel writes where no memory is [3] |
 ///
 /// Answers are lines on standard output.
 /// [1] The kernels of all queues together take PERCENT of what fits on the GPU at once.
 /// [2] The longest between the ends of two kernels of one queue since the last `count`, what has
 ///     lasted until now included, idle times not.
+/// [3] Only with driver kfd.
 ///
 /// What it cannot do it says in one line on standard error, and ends with 1. Other output may go to
 /// standard error only.
@@ -43,6 +44,11 @@
 
 namespace sluice::accept {
 
+[[noreturn]] inline void cannot(const std::string& what) {
+  std::fprintf(stderr, "victim: %s\n", what.c_str());
+  std::_Exit(1);
+}
+
 /// Errors: every member ends the program, by cannot(), where the device refuses.
 class gpu_work {
  public:
@@ -53,14 +59,9 @@ class gpu_work {
   virtual void wait(unsigned queue) = 0;
   /// Gives everything back; nothing runs any more.
   virtual void close() = 0;
-  [[noreturn]] virtual void fail_assertion() = 0;
-  [[noreturn]] virtual void fault() = 0;
+  [[noreturn]] virtual void fail_assertion() { cannot("this victim cannot fail an assertion"); }
+  [[noreturn]] virtual void fault() { cannot("this victim cannot cause a memory fault"); }
 };
-
-[[noreturn]] inline void cannot(const std::string& what) {
-  std::fprintf(stderr, "victim: %s\n", what.c_str());
-  std::_Exit(1);
-}
 
 /// Threading: a thread for each queue, and the one that hears commands.
 class victim {
