@@ -875,7 +875,7 @@ def accept(on):
     done = on.run("accept", "--driver", on.driver, "--repeat", 20 if on.quick else 100, "--report", report,
                   "--profile", on.out / "profile.toml", limit=on.deadline - now() - 5)
     if done.returncode != 0:
-        raise Failure(f"sluice accept ended with code {done.returncode}: {last_line(done.stderr)}; see {report}")
+        raise Failure(f"sluice accept ended with code {done.returncode}: {last_line(done.stdout or done.stderr)}; see {report}")
 
 
 PARTS = {each.__name__: each for each in (doctor, queues, hold, table, faults, several, accept)}

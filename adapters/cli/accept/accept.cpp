@@ -3,19 +3,19 @@
 #include "acceptance.hpp"
 #include "acceptance_hands.hpp"
 #include "breakers.hpp"
+#include "driver_choice.hpp"
 #include "lost_queues.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
+#include "tested_driver.hpp"
 
 #include <signal.h>
 #include <sys/signalfd.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -24,9 +24,6 @@
 #include <fmt/ranges.h>
 
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/checks.hpp"
-#include "sluice/kfd/device.hpp"
-#include "sluice/kfd/driver.hpp"
 #include "sluice/os/node_lock.hpp"
 
 namespace sluice::cli {
@@ -51,6 +48,7 @@ struct accept_options {
   bool force = false;
   bool list = false;
   bool dry_run = false;
+  std::string driver;
 };
 
 /// Beside this program.
@@ -59,13 +57,6 @@ std::string sibling(const std::string& name) {
   const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
   auto path = (own.parent_path() / name).string();
   return !error && ::access(path.c_str(), X_OK) == 0 ? path : "";
-}
-
-std::string first_line(const std::string& path) {
-  std::ifstream file{path};
-  std::string line;
-  std::getline(file, line);
-  return printable(line);
 }
 
 /// In the order of all_steps(). \return nothing, after a complaint, for a name that is none.
@@ -96,15 +87,18 @@ int list(const std::vector<const step*>& chosen, duration limit) {
   print(fmt::format("Steps in order of rising risk (time limit of each step: {}):\n",
                     to_text(limit)));
   for (const auto* each : chosen)
-    print(
-        fmt::format("{:<16} {}\n{:<16}   at worst: {}\n", each->name, each->does, "", each->risk));
+    print(fmt::format("{:<16} {}\n{:<16}   at worst: {}\n{}", each->name, each->does, "",
+                      each->risk,
+                      each->only_with.empty()
+                          ? ""
+                          : fmt::format("{:<16}   only with driver {}\n", "", each->only_with)));
   return exit_done;
 }
 
-/// The driver lists everyone who has opened it, this process among them, and `agent`.
-result<std::vector<std::string>> others(const kfd::roots& where, pid_t agent = 0) {
+/// The driver may list this process, and `agent`.
+result<std::vector<std::string>> others(const driver& on, pid_t agent = 0) {
   std::vector<std::string> all;
-  const auto node = kfd::look_at_node(where);
+  const auto node = on.look();
   if (!node) return node.error();
   for (const auto& each : node->processes)
     if (each.pid != ::getpid() && each.pid != agent)
@@ -112,15 +106,19 @@ result<std::vector<std::string>> others(const kfd::roots& where, pid_t agent = 0
   return all;
 }
 
-std::string unread_text(const kfd::roots& where, error_code why) {
-  return fmt::format("cannot list the processes that use the driver: {}/proc: {}", where.sysfs,
-                     why.message());
+std::string unread_text(const driver& on, error_code why) {
+  return "cannot list the processes that use the driver: " + on.why_no_look(why);
 }
 
 class acceptance_run {
  public:
-  acceptance_run(const accept_options& chosen, std::vector<const step*> steps)
-      : chosen_(chosen), how_(chosen.how), steps_(std::move(steps)) {}
+  acceptance_run(const accept_options& chosen, std::vector<const step*> steps,
+                 std::unique_ptr<tested_driver> tested)
+      : chosen_(chosen),
+        how_(chosen.how),
+        steps_(std::move(steps)),
+        tested_(std::move(tested)),
+        on_(tested_->on()) {}
 
   int run() {
     if (const auto wrong =
@@ -129,7 +127,6 @@ class acceptance_run {
       complain(wrong);
       return exit_usage;
     }
-    about_.device.simulated = kfd::is_simulated(how_.where);
     if (!find_victim() || !look()) return exit_failed;
     if (chosen_.dry_run) {
       std::string names;
@@ -150,21 +147,19 @@ class acceptance_run {
     for (const int each : {SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU}) ::signal(each, SIG_IGN);
     const unique_fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
     {
-      hands by{how_, signals.get()};
-      if (!by.start(*device_, node_)) return exit_failed;
-      if (const auto deaf = node_.gpus.size() - by.gpus_heard(); deaf != 0) {
+      hands by{how_, signals.get(), on_.acting()};
+      if (const auto deaf = node_.gpus.size() - resets_.size(); deaf != 0) {
         about_.notes.push_back(
-            fmt::format("the driver does not report resets of {} of {} GPUs to this process (no "
-                        "SMI events); on these GPUs, accept detects failed driver calls, but no "
-                        "resets",
-                        deaf, node_.gpus.size()));
+            fmt::format("the driver does not report resets of {} of {} GPUs to this process ({}); "
+                        "on these GPUs, accept detects failed driver calls, but no resets",
+                        deaf, node_.gpus.size(), tested_->why_deaf()));
         complain("warning: " + about_.notes.back());
       }
+      if (!by.start(std::move(resets_))) return exit_failed;
       if (about_.device.simulated)
         print(std::string{"The device is SIMULATED: no result was measured on hardware.\n"});
       go(by);
-      if (auto failures = by.take_failures(); !failures.empty())
-        open_breakers_of(*kfd::make_driver({.where = how_.where}), failures);
+      if (auto failures = by.take_failures(); !failures.empty()) open_breakers_of(on_, failures);
     }
     bool written = report.write([this](const auto& put) { put(report_text(about_)); });
     const auto text = acceptance::profile_text(about_);
@@ -179,11 +174,10 @@ class acceptance_run {
 
  private:
   bool find_victim() {
-    if (how_.victim.empty() && about_.device.simulated) how_.victim = sibling("sluice-sim-victim");
+    if (how_.victim.empty() && !tested_->victim().empty())
+      how_.victim = sibling(std::string{tested_->victim()});
     if (how_.victim.empty()) {
-      complain(
-          "--victim is missing: compile adapters/cli/accept/victim.hip.cpp with hipcc (the first "
-          "lines of this file show the command), and pass --victim PROGRAM");
+      complain(fmt::format("--victim is missing: {}", tested_->how_to_make_a_victim()));
       return false;
     }
     if (::access(how_.victim.c_str(), X_OK) == 0) return true;
@@ -195,60 +189,48 @@ class acceptance_run {
 
   /// Whether the node is such that one may begin. What it finds out of the device is kept.
   bool look() {
-    if (auto seen = kfd::look_at_node(how_.where); seen) node_ = std::move(*seen);
     // First, for while a GPU is reset it cannot be opened.
-    const auto driver = kfd::make_driver({.where = how_.where});
-    if (const auto open = open_breakers(*driver); !open.empty() && !chosen_.force) {
-      const auto node = driver->look();
+    if (const auto open = open_breakers(on_); !open.empty() && !chosen_.force) {
+      const auto node = on_.look();
       for (const auto& each : breaker_warnings(node ? *node : node_view{}, open)) complain(each);
       complain("no step was started; use --force to ignore open breakers");
       return false;
     }
-    const machine here;
-    auto checks = kfd::check_device(how_.where);
-    auto opened = kfd::device::open(how_.where.device, [](std::string_view) {});
-    for (auto& each : kfd::check_gpus(here, how_.where, node_)) checks.push_back(std::move(each));
-    checks.push_back(kfd::check_scheduling(here));
-    checks.push_back(kfd::check_cwsr(here));
-    for (const auto& each : checks) {
+    for (const auto& each : on_.examine(machine{})) {
       if (each.what != sluice::verdict::blocked) continue;
       complain(fmt::format("{}: {}; {} (see 'sluice doctor')", each.name, each.found, each.advice));
       return false;
     }
-    if (!opened) {
-      complain(fmt::format("cannot open {}: {}; run 'sluice doctor'", how_.where.device,
-                           opened.error().message()));
+    auto node = on_.look();
+    if (!node) {
+      complain(on_.why_no_look(node.error()));
       return false;
     }
-    device_ = std::move(*opened);
+    node_ = std::move(*node);
+    auto opened = tested_->open_resets();
+    if (!opened) {
+      complain("cannot open the device: " + opened.error().message() + "; run 'sluice doctor'");
+      return false;
+    }
+    resets_ = std::move(*opened);
     if (!chosen_.beside_others && !alone()) return false;
-    about_.device.kernel = first_line("/proc/sys/kernel/osrelease");
-    if (!about_.device.simulated) about_.device.module = first_line("/sys/module/amdgpu/version");
-    about_.device.abi_minor = device_->minor_version();
+    about_.device = tested_->facts({});
     about_.victim = printable(how_.victim);
     about_.when = wall_text(wall_time_now());
-    set_gpu(node_.gpus.front());
     return true;
   }
 
   /// \return false, after a complaint.
   bool alone() const {
-    const auto there = others(how_.where);
+    const auto there = others(on_);
     if (there && there->empty()) return true;
     complain(there ? fmt::format("other processes use the driver: {}; stop them, or use "
                                  "--beside-others if you can accept the loss of their work",
                                  fmt::join(*there, ", "))
-                   : unread_text(how_.where, there.error()) +
+                   : unread_text(on_, there.error()) +
                          "; use --beside-others if no other process uses the driver, or if you can "
                          "accept the loss of their work");
     return false;
-  }
-
-  void set_gpu(const kfd::gpu_description& gpu) {
-    about_.device.gpu = gpu;
-    about_.device.properties = read_properties(how_.where, gpu.node);
-    about_.device.mes = kfd::uses_mes({}, gpu.gfx_target_version);
-    about_.device.many_debugged = kfd::many_debugged(gpu.gfx_target_version);
   }
 
   void go(hands& by) {
@@ -266,6 +248,11 @@ class acceptance_run {
 
   /// \return whether the next may follow.
   bool run_one(const step& which, bench& here, finding& found) {
+    if (!which.only_with.empty() && which.only_with != on_.name()) {
+      found.what = verdict::skipped;
+      found.why = fmt::format("does not apply to driver {}: {}", on_.name(), which.because);
+      return true;
+    }
     found.what = verdict::begun;
     keep_report();
     const time_point begin = clock::now();
@@ -287,7 +274,7 @@ class acceptance_run {
       found.why = std::move(late);
     }
     for (auto& each : here.by.take_words()) found.notes.push_back("agent: " + printable(each));
-    if (const auto* const gpu = node_.find(here.by.gpu()); gpu != nullptr) set_gpu(*gpu);
+    about_.device = tested_->facts(here.by.gpu());
     return found.what != verdict::failed;
   }
 
@@ -295,9 +282,8 @@ class acceptance_run {
     if (chosen_.beside_others) return;
     result<std::vector<std::string>> there = errc::unknown_target;
     // Of a victim that has just ended the driver may not know yet.
-    (void)by.wait_for(2s,
-                      [&] { return !(there = others(how_.where, by.agent())) || there->empty(); });
-    if (!there) fail(unread_text(how_.where, there.error()));
+    (void)by.wait_for(2s, [&] { return !(there = others(on_, by.agent())) || there->empty(); });
+    if (!there) fail(unread_text(on_, there.error()));
     if (!there->empty())
       fail(fmt::format("other processes use the driver: {}; stop them, or use --beside-others",
                        fmt::join(*there, ", ")));
@@ -306,8 +292,10 @@ class acceptance_run {
   const accept_options& chosen_;
   settings how_;
   const std::vector<const step*> steps_;
-  std::unique_ptr<kfd::device> device_;
-  kfd::node_view node_;
+  const std::unique_ptr<tested_driver> tested_;
+  const driver& on_;
+  node_view node_;
+  std::vector<std::unique_ptr<kfd::smi_stream>> resets_;
   acceptance::report about_;
   output_file* report_ = nullptr;
   bool keeps_ = true;
@@ -316,7 +304,7 @@ class acceptance_run {
 }  // namespace
 }  // namespace acceptance
 
-subcommand add_accept(CLI::App& program) {
+subcommand add_accept(CLI::App& program, const driver_list& known) {
   using namespace std::chrono_literals;
   const auto chosen = std::make_shared<acceptance::accept_options>();
   auto* const command =
@@ -328,7 +316,8 @@ subcommand add_accept(CLI::App& program) {
       "Exit code 0: accepted; 1: not accepted; 2: invalid command line.");
   command
       ->add_option("--victim", chosen->how.victim,
-                   "Victim program [simulated GPU: sluice-sim-victim]")
+                   "Victim program [NVIDIA: sluice-nvidia-victim; simulated AMD GPU:\n"
+                   "sluice-sim-victim]")
       ->type_name("PROGRAM");
   command->add_option("--steps", chosen->steps, "Names of the steps to run [all]")
       ->type_name("A,B,...");
@@ -370,15 +359,21 @@ subcommand add_accept(CLI::App& program) {
                     "Run even if other processes use the driver");
   command->add_flag("--force", chosen->force,
                     "Run even if a breaker is open (see 'sluice breaker')");
+  add_driver(*command, known, chosen->driver);
   command->add_option("--owner-lock", chosen->how.owner_lock, "Owner lock file of the node")
       ->default_val(default_owner_lock)
       ->type_name("FILE");
-  return {command, [chosen] {
+  return {command, [chosen, known] {
             chosen->how.where = kfd::roots::from_environment();
             const auto steps = acceptance::choose(chosen->steps);
             if (!steps) return exit_usage;
             if (chosen->list) return acceptance::list(*steps, chosen->how.limit);
-            return acceptance::acceptance_run{*chosen, *steps}.run();
+            const auto on = find_driver(known, chosen->driver);
+            if (!on) return exit_failed;
+            return acceptance::acceptance_run{
+                *chosen, *steps,
+                on->name() == "nvidia" ? acceptance::test_nvidia() : acceptance::test_kfd()}
+                .run();
           }};
 }
 

@@ -5,14 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "sluice/kfd/node_view.hpp"
-#include "sluice/kfd/roots.hpp"
 #include "sluice/time.hpp"
 
 namespace sluice::cli::acceptance {
@@ -21,6 +17,7 @@ enum class verdict : std::uint8_t {
   passed,
   failed,        ///< Nothing more is done.
   not_possible,  ///< The victim, or this machine, has not what it takes; the next step follows.
+  skipped,       ///< Does not apply to the driver.
   not_run,
   begun,  ///< In a report that is read while it runs, or after the machine hung.
 };
@@ -57,7 +54,6 @@ inline constexpr std::string_view stall_per_attach = "bystander's stall per atta
 inline constexpr std::string_view stall_per_suspend = "bystander's stall per suspend";
 inline constexpr std::string_view stall_per_resume = "bystander's stall per resume";
 
-struct step;
 class bench;
 
 /// One step. `work` throws step_end (acceptance_hands.hpp) unless it passed.
@@ -66,25 +62,21 @@ struct step {
   std::string_view risk;  ///< What may happen at the worst.
   std::string_view does;
   void (*work)(bench&, finding&);
+  std::string_view only_with{};  ///< Driver that it applies to. Empty: all.
+  std::string_view because{};    ///< Why only to that one: a clause about the others.
 };
 /// In order of rising risk.
 const std::vector<step>& all_steps();
 
-/// What is known of the device under test, and of where the run took place.
+/// What is known of the device under test.
 struct device_facts {
   bool simulated = false;
-  std::string kernel;           ///< Release.
-  std::string module;           ///< Version of the module amdgpu; empty: it shows none.
-  std::uint32_t abi_minor = 0;  ///< KFD 1.x
-  bool mes = false;             ///< Derived, see doctor.
-  bool many_debugged = false;
-  kfd::gpu_description gpu;
-  /// The topology's `properties` of that GPU; firmware versions are among them.
-  std::map<std::string, std::uint64_t, std::less<>> properties;
+  bool costs_per_queue = false;  ///< A call costs so much for each queue.
+  std::string device;
+  std::string driver;
+  std::string firmware;  ///< Empty: unknown.
+  std::string profile;   ///< The tables [driver] and [[gpu]] of a profile, without measured costs.
 };
-/// Reads the topology. \return an empty map where it cannot.
-std::map<std::string, std::uint64_t, std::less<>> read_properties(const kfd::roots& where,
-                                                                  std::uint32_t node);
 
 struct report {
   device_facts device;
@@ -93,7 +85,7 @@ struct report {
   std::vector<finding> findings{};  ///< As many as there are steps that were asked for.
   std::vector<std::string> notes{};
 
-  /// At least one step passed, and none failed or was left out.
+  /// At least one step passed, and none failed or did not run.
   bool good() const;
 };
 

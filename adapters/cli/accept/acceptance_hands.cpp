@@ -25,7 +25,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/duration_text.hpp"
-#include "sluice/kfd/driver.hpp"
+#include "sluice/os/node_lock.hpp"
 #include "sluice/os/process_identity.hpp"
 
 namespace sluice::cli::acceptance {
@@ -38,8 +38,9 @@ using namespace std::chrono_literals;
 constexpr duration lease = 5s;
 /// Between two looks at what nobody wakes us for.
 constexpr duration look_interval = 5ms;
-/// For a kernel of a running victim to end.
-constexpr duration progress_patience = 3s;
+/// For a kernel of a running victim to end, or of one that the guardian resumes; long enough for a
+/// busy machine.
+constexpr duration progress_patience = 20s;
 /// For a killed victim to be gone: the driver may keep it in a call for as long as its own limit.
 constexpr duration kill_patience = 10s;
 
@@ -47,25 +48,22 @@ constexpr duration kill_patience = 10s;
 
 void fail(const std::string& why) { throw step_end{verdict::failed, why}; }
 
-hands::hands(const settings& chosen, int signals)
+hands::hands(const settings& chosen, int signals, acting_choice on)
     : chosen_(chosen),
       signals_(signals),
-      driver_(agent::make_agent_backend(
-          {.driver = kfd::acting({.where = chosen.where, .batch_commands = false}),
-           .owner_lock = chosen.owner_lock,
-           .lease = lease,  // the stock driver's way is what is tried
-           // Also from the thread that starts the agent anew.
-           .say = [this](std::string_view text) {
-             const std::lock_guard held{words_mutex_};
-             words_.emplace_back(text);
-           }})) {}
+      driver_(agent::make_agent_backend({.driver = std::move(on),
+                                         .owner_lock = chosen.owner_lock,
+                                         .lease = lease,
+                                         // Also from the thread that starts the agent anew.
+                                         .say = [this](std::string_view text) {
+                                           const std::lock_guard held{words_mutex_};
+                                           words_.emplace_back(text);
+                                         }})) {}
 
 hands::~hands() { driver_->stop(); }
 
-bool hands::start(const kfd::device& node, const kfd::node_view& gpus) {
-  for (const auto& gpu : gpus.gpus)
-    if (auto stream = kfd::smi_stream::open(node, gpu.id, kfd::smi_resets))
-      resets_.push_back(std::move(*stream));
+bool hands::start(std::vector<std::unique_ptr<kfd::smi_stream>> resets) {
+  resets_ = std::move(resets);
   const auto started = driver_->start(*this);
   for (const auto& each : take_words()) complain(each);
   if (!started) complain("cannot start the agent: " + started.error().message());
@@ -272,16 +270,26 @@ duration hands::change(command_kind kind) {
   return took;
 }
 
+void hands::quantum_set(process_id target, gpu_id, duration, error_code error) {
+  if (target == target_) quantum_answer_ = error;
+}
+
+void hands::set_quantum(duration length) {
+  quantum_answer_.reset();
+  if (const auto asked = driver_->set_quantum(target_, gpu_, length); !asked)
+    fail("the agent refused a request for a quantum: " + asked.error().message());
+  driver_->flush();
+  wait("the driver to set the quantum",
+       [this] { return quantum_answer_.has_value() || !attached(); });
+  if (!attached()) fail("the victim ended unexpectedly");
+  if (*quantum_answer_)
+    fail(fmt::format("the driver did not set a quantum of {}: {}", to_text(length),
+                     quantum_answer_->message()));
+}
+
 pid_t hands::agent() const {
-  const auto node = kfd::look_at_node(chosen_.where);
-  if (!node) return 0;
-  pid_t found = 0;
-  for (const auto& each : node->processes) {
-    if (each.command != "sluice-agent") continue;
-    if (found != 0) return 0;
-    found = each.pid;
-  }
-  return found;
+  const auto found = node_lock::look(chosen_.owner_lock);
+  return found && *found && (*found)->program == ::getpid() ? (*found)->agent : 0;
 }
 
 time_point hands::kill_agent(pid_t which) {

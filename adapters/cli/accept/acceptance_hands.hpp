@@ -18,11 +18,12 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/acting.hpp"
 #include "sluice/backend.hpp"
-#include "sluice/kfd/device.hpp"
-#include "sluice/kfd/queue_holder.hpp"
+#include "sluice/kfd/roots.hpp"
 #include "sluice/kfd/smi_events.hpp"
 #include "sluice/os/unique_fd.hpp"
+#include "sluice/queue_holder.hpp"
 
 namespace sluice::cli::acceptance {
 
@@ -34,7 +35,7 @@ struct step_end : std::runtime_error {
 [[noreturn]] void fail(const std::string& why);
 
 struct settings {
-  kfd::roots where = kfd::roots::from_environment();
+  kfd::roots where;  ///< Of steps that only apply to driver kfd.
   std::string victim;
   std::string owner_lock;
   int repeat = 100;
@@ -50,13 +51,14 @@ struct settings {
 class hands final : private backend_listener {
  public:
   /// \param signals readable when this process is to end.
-  hands(const settings& chosen, int signals);
+  /// \param on       what the agent is told to act on the driver.
+  hands(const settings& chosen, int signals, acting_choice on);
   ~hands();
   hands(const hands&) = delete;
   hands& operator=(const hands&) = delete;
 
   /// \return false, after a complaint.
-  bool start(const kfd::device& node, const kfd::node_view& gpus);
+  bool start(std::vector<std::unique_ptr<kfd::smi_stream>> resets);
 
   void begin_step();
   /// Until it is so. Throws step_end at the step's limit, which names `what`, and for all above.
@@ -75,7 +77,11 @@ class hands final : private backend_listener {
   /// \return how long the driver took.
   duration change(command_kind kind);
 
-  /// Of the agent. \return 0 where it cannot be told: the driver lists nobody of its name, or more.
+  /// For the attached process on gpu(); zero: the driver's default. Throws where it is refused.
+  void set_quantum(duration length);
+  bool has(capability what) const { return can_.has(what); }
+
+  /// The agent's pid, which the owner lock names. \return 0 where it cannot be read.
   pid_t agent() const;
   /// Kills it; then nothing is attached. \return when the kill was sent.
   time_point kill_agent(pid_t which);
@@ -90,8 +96,6 @@ class hands final : private backend_listener {
   std::string aftermath();
   /// A victim that not even SIGKILL ends.
   void still_there(pid_t victim);
-  /// How many GPUs' resets are heard of.
-  std::size_t gpus_heard() const noexcept { return resets_.size(); }
   /// What the agent had to say since the last call.
   std::vector<std::string> take_words();
   /// Where the victims' queues were.
@@ -103,6 +107,8 @@ class hands final : private backend_listener {
   void queue_removed(process_id target, driver_queue_id queue) override;
   void completed(const batch_result& result) override;
   void detached(process_id target) override;
+  void acts_by(const capabilities& what, bool) override { can_ = what; }
+  void quantum_set(process_id target, gpu_id gpu, duration length, error_code error) override;
   void gpu_lost(gpu_id gpu) override;
   void lost(error_code reason) override;
   void restored() override { lives_ = true; }
@@ -120,6 +126,8 @@ class hands final : private backend_listener {
   std::optional<error_code> answer_;  // to attach()
   std::map<driver_queue_id, queue_info> queues_;
   std::optional<batch_result> result_;
+  std::optional<error_code> quantum_answer_;  // to set_quantum()
+  capabilities can_;
   gpu_id gpu_{};
   bool lives_ = true;
   bool killed_ = false;  // by us

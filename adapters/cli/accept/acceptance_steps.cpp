@@ -217,7 +217,7 @@ class stall_watch {
     }
     return std::max(longest - usual_, duration::zero());
   }
-  /// Beyond this a bystander has not only waited for a runlist cycle or two.
+  /// Longer than one or two runlist cycles of driver kfd.
   static constexpr duration most = 1s;
   std::string text() const {
     return fmt::format(
@@ -235,9 +235,8 @@ class stall_watch {
 void expect_short(const finding& found, std::string_view what) {
   const auto* const seen = found.find(what);
   if (seen == nullptr || seen->quantile(1) <= stall_watch::most) return;
-  fail(fmt::format(
-      "the bystander stalled for {}, longer than one or two runlist cycles (at most {})",
-      time_text(seen->quantile(1)), to_text(stall_watch::most)));
+  fail(fmt::format("the bystander stalled for {}, longer than {}", time_text(seen->quantile(1)),
+                   to_text(stall_watch::most)));
 }
 
 void attach_stall(bench& here, finding& found) {
@@ -247,7 +246,9 @@ void attach_stall(bench& here, finding& found) {
   target.run(short_kernel, light);
   stall_watch watch{here, bystander};
   found.notes.push_back(watch.text());
-  for (int i = 0; i < here.chosen.repeat; ++i) {
+  // To attach to a process, the agent may have to search its memory.
+  const time_point enough = clock::now() + here.chosen.limit / 2;
+  for (int i = 0; i < here.chosen.repeat && (i == 0 || clock::now() < enough); ++i) {
     found.measured(stall_per_attach,
                    watch.of([&] { found.measured(attach_time, here.by.attach(target.pid())); }));
     here.by.detach();
@@ -272,6 +273,52 @@ void call_stall(bench& here, finding& found) {
   here.by.detach();
   expect_short(found, stall_per_suspend);
   expect_short(found, stall_per_resume);
+}
+
+/// How long a request of the bystander takes: a short kernel, alone on its queue.
+duration request(bench& here, victim& bystander) {
+  constexpr duration kernel = 100us;
+  (void)bystander.count();
+  bystander.once(kernel, light);
+  duration longest{};
+  here.by.wait("the completion of a request of the bystander", [&] {
+    const auto seen = bystander.count();
+    longest = std::max(longest, seen.longest);
+    return seen.done != 0;
+  });
+  return longest;
+}
+
+void quantum(bench& here, finding& found) {
+  constexpr duration length = 50us;
+  /// Of the time that a request waits for the victim: less is no effect.
+  constexpr double least_effect = 0.2;
+  if (!here.by.has(capability::set_quantum))
+    throw step_end{verdict::not_possible, "the driver cannot set a quantum"};
+  victim target{here.by, here.chosen, 4};
+  victim bystander{here.by, here.chosen, 1};
+  const auto measure = [&](std::string_view name) {
+    for (int i = 0; i < here.chosen.repeat; ++i) found.measured(name, request(here, bystander));
+    return found.find(name)->quantile(0.5);
+  };
+  const duration alone = measure("request alone");
+  target.run(long_kernel, full);
+  here.expect_progress(target, "after it started");
+  here.by.attach(target.pid());
+  queues_of(here, found, 4);
+  const duration beside = measure("request beside the victim");
+  here.by.set_quantum(length);
+  const duration shortened = measure("request beside the victim with a quantum of 50 us");
+  here.expect_progress(target, "with a quantum");
+  here.by.set_quantum({});
+  here.by.detach();
+  const auto waits = std::chrono::duration<double>(beside - alone).count();
+  if (std::chrono::duration<double>(beside - shortened).count() < least_effect * waits ||
+      waits <= 0)
+    found.notes.push_back(
+        fmt::format("a quantum of {} had no effect: the median of requests beside the victim was "
+                    "{} without and {} with it; do not rely on offline_quantum here",
+                    to_text(length), time_text(beside), time_text(shortened)));
 }
 
 /// How a victim ends that is told `word`, and how long that takes.
@@ -319,12 +366,11 @@ void agent_killed(bench& here, finding& found) {
   const pid_t agent = here.by.agent();
   if (agent == 0)
     throw step_end{verdict::not_possible,
-                   "cannot identify the agent: the driver does not list exactly one sluice-agent "
-                   "process; stop other schedulers"};
+                   "cannot identify the agent: the owner lock does not name it"};
   here.by.change(command_kind::suspend);
   here.expect_quiet(target, quiet, "although its queues are suspended");
   const time_point killed = here.by.kill_agent(agent);
-  here.expect_progress(target, "after the agent was killed: the driver did not resume the queues");
+  here.expect_progress(target, "after the agent was killed: its queues were not resumed");
   found.measured("time from SIGKILL to completion of the first kernel", clock::now() - killed);
   // The next agent must find nothing in its way.
   here.by.attach(target.pid());
@@ -334,11 +380,13 @@ void agent_killed(bench& here, finding& found) {
 }  // namespace
 
 const std::vector<step>& all_steps() {
+  static constexpr std::string_view no_debugger =
+      "the agent does not debug the victim, so its errors are handled as usual";
   static const std::vector<step> all{
-      {"attach", "all processes on the GPU wait for one or two runlist cycles",
+      {"attach", "all processes on the GPU wait for one or two runlist cycles (driver kfd)",
        "attaches to a running victim and detaches", attach},
       {"pointers", "same as attach", "checks that the victim's queue pointers follow its work",
-       pointers},
+       pointers, "kfd", "the driver shows no queue pointers"},
       {"speed", "same as attach", "compares the victim's speed while attached and unattached",
        speed},
       {"attach-stall", "same as attach, but many times",
@@ -360,14 +408,19 @@ const std::vector<step>& all_steps() {
        "suspends and resumes 10 queues whose kernels fill the GPU", suspend<10, true>},
       {"call-stall", "same as suspend-1-busy",
        "measures how long each suspend and resume stalls a bystander", call_stall},
+      {"quantum", "same as attach",
+       "measures requests beside a victim with and without a shorter quantum", quantum, "nvidia",
+       "the driver cannot set the quantum of a process"},
       {"exit", "the victim hangs while it exits",
        "compares how an attached and an unattached victim exit", exiting},
       {"assert", "the victim or the GPU hangs",
-       "compares how a failed assertion ends an attached and an unattached victim", asserting},
+       "compares how a failed assertion ends an attached and an unattached victim", asserting,
+       "kfd", no_debugger},
       {"fault", "the victim or the GPU hangs, or the driver resets the GPU",
-       "compares how a memory fault ends an attached and an unattached victim", faulting},
+       "compares how a memory fault ends an attached and an unattached victim", faulting, "kfd",
+       no_debugger},
       {"agent-killed", "queues stay suspended until the victim is killed or the GPU is reset",
-       "kills the agent during a suspend; checks that the driver resumes the victim's queues",
+       "kills the agent during a suspend; checks that the victim's queues are resumed",
        agent_killed},
   };
   return all;

@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
       add_lab(program, known),
       add_replay(program),
       add_analyze(program),
-      add_accept(program),
+      add_accept(program, known),
       add_manual(program),
   };
   try {

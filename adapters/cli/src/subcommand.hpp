@@ -34,7 +34,7 @@ CLI::Validator a_process_id();
 CLI::Validator queue_number();
 
 // Each adds its options to the program's. `known`: the drivers that may be chosen.
-subcommand add_accept(CLI::App& program);
+subcommand add_accept(CLI::App& program, const driver_list& known);
 subcommand add_analyze(CLI::App& program);
 subcommand add_breaker(CLI::App& program, const driver_list& known);
 subcommand add_check(CLI::App& program, const driver_list& known);

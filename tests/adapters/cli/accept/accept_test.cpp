@@ -153,7 +153,7 @@ TEST_P(SluiceAcceptFault, EndsTheStepAndWhatWouldFollow) {
   if (last) words.back() = "--steps=agent-killed";
   words.insert(words.end(), what.words.begin(), what.words.end());
   auto run = start(words, what.victim);
-  EXPECT_EQ(run.ends(40s), 1) << run.out();
+  EXPECT_EQ(run.ends(90s), 1) << run.out();
   EXPECT_THAT(run.out(),
               ContainsRegex(std::string{"(^|\n)"} + what.step + " +FAILED: [^\n]*" + what.says));
   EXPECT_THAT(run.out(), HasSubstr("NOT ACCEPTED"));
@@ -263,7 +263,8 @@ TEST_F(SluiceAccept, FailsWhereItCannotSeeWhoElseIsThere) {
       eventually(patience, [&] { return report().find("| speed | started") != report().npos; }));
   std::filesystem::remove(seen + "/proc");
   EXPECT_EQ(run.ends(), 1) << run.out();
-  EXPECT_THAT(run.out(), HasSubstr("FAILED: cannot list the processes that use the driver: " +
+  EXPECT_THAT(run.out(), HasSubstr("FAILED: cannot list the processes that use the driver: cannot "
+                                   "read " +
                                    seen + "/proc: No such file or directory"));
 }
 
@@ -369,6 +370,49 @@ TEST_F(SluiceAcceptOnMes, MeasuresWhatOneQueueCosts) {
   EXPECT_EQ(measured.gpus[0].scheduler, sim::queue_scheduler::mes);
   EXPECT_GE(measured.gpus[0].suspend_cost, 1ms);
   EXPECT_LT(measured.gpus[0].suspend_cost, 3ms);
+}
+
+class SluiceAcceptOnNvidia : public SluiceAccept {
+ protected:
+  SluiceAcceptOnNvidia() : SluiceAccept{"h100"} {}
+};
+
+TEST_F(SluiceAcceptOnNvidia, PassesTheStepsThatApplyToTheDriver) {
+  auto run = start({"--driver=nvidia", "--repeat=2", "--limit=5min",
+                    "--steps=attach,pointers,suspend-1-idle,suspend-10-idle,doorbell,"
+                    "suspend-4-busy,quantum,exit,assert,agent-killed"});
+  ASSERT_EQ(run.ends(5min), 0) << run.out() << run.err();
+  EXPECT_TRUE(all_gone()) << device_.stats();
+  for (const char* const name : {"attach", "suspend-1-idle", "suspend-10-idle", "doorbell",
+                                 "suspend-4-busy", "quantum", "exit", "agent-killed"})
+    EXPECT_THAT(report(), HasSubstr(std::string{"| "} + name + " | passed |"));
+  for (const char* const name : {"pointers", "assert"})
+    EXPECT_THAT(report(), HasSubstr(std::string{"- "} + name +
+                                    ": skipped: does not apply to driver nvidia: the "));
+  EXPECT_THAT(run.out(), HasSubstr("\naccepted; see "));
+  EXPECT_THAT(report(), StartsWith("# sluice accept, on a SIMULATED device"));
+  EXPECT_THAT(report(), HasSubstr("| request beside the victim with a quantum of 50 us | "));
+
+  // The costs of the profile h100, and what a call takes besides.
+  EXPECT_THAT(read_file(file("measured.toml")), HasSubstr("simulated = true\naccepted = true\n"));
+  const auto measured = sim::load_profile(file("measured.toml"));
+  EXPECT_EQ(measured.driver, sim::driver_kind::nvidia);
+  EXPECT_EQ(measured.driver_version, "580.159.04");
+  ASSERT_EQ(measured.gpus.size(), 1U);
+  EXPECT_EQ(measured.gpus[0].scheduler, sim::queue_scheduler::channels);
+  EXPECT_EQ(measured.gpus[0].gpu_id, 0x400U);
+  EXPECT_TRUE(measured.gpus[0].time_sliced);
+  EXPECT_GE(measured.gpus[0].suspend_cost, 640us);
+  EXPECT_GE(measured.gpus[0].resume_cost, 350us);
+}
+
+TEST_F(SluiceAcceptOnNvidia, FailsAStepWhoseSuspendTheDriverRefuses) {
+  control("answer FIFO_DISABLE_CHANNELS:DISABLE GPU_IS_LOST times=100");
+  auto run = start({"--repeat=1", "--steps=suspend-1-idle,exit"});
+  EXPECT_EQ(run.ends(), 1) << run.out();
+  EXPECT_THAT(run.out(), ContainsRegex("(^|\n)suspend-1-idle +FAILED: the driver did not suspend"));
+  EXPECT_THAT(report(), HasSubstr("| exit | not run |"));
+  EXPECT_TRUE(all_gone()) << device_.stats();
 }
 
 // Both quantiles are kept, so that a simulation of what was measured measures it again.
