@@ -11,30 +11,11 @@
 
 namespace {
 
-class simulated_work final : public sluice::accept::queue_work<sluice::sim::nvidia_queue> {
- public:
-  explicit simulated_work(unsigned queues) {
-    using sluice::accept::cannot;
-    auto client = sluice::sim::nvidia_client::open({.device = {}, .gpu = 0, .channels = queues});
-    if (!client) cannot("cannot open the simulated device: " + client.error().message());
-    client_ = std::move(*client);
-    for (unsigned i = 0; i < queues; ++i) {
-      auto queue = client_->create_queue(64);
-      if (!queue) cannot("cannot create a queue: " + queue.error().message());
-      queues_.push_back({std::move(*queue), 0});
-    }
-  }
-
-  void close() override {
-    queues_.clear();
-    client_.reset();
-  }
-
- private:
-  std::size_t wave_slots() const override { return queues_.front().gpu->wave_slots(); }
-
-  std::unique_ptr<sluice::sim::nvidia_client> client_;
-};
+sluice::result<std::unique_ptr<sluice::sim::gpu_client>> open_simulated(unsigned queues) {
+  auto client = sluice::sim::nvidia_client::open({.device = {}, .gpu = 0, .channels = queues});
+  if (!client) return client.error();
+  return std::unique_ptr<sluice::sim::gpu_client>{std::move(*client)};
+}
 
 }  // namespace
 
@@ -42,7 +23,7 @@ int main(int argc, char** argv) {
   using namespace sluice::accept;
   const unsigned queues = queues_of(argc, argv);
   if (sluice::nvidia::is_simulated(sluice::nvidia::roots::from_environment())) {
-    simulated_work work{queues};
+    sim_work work{queues, open_simulated(queues)};
     return victim{work, queues}.obey();
   }
   // libcuda makes so many channels, and shares them out among the streams; 8 unless told.

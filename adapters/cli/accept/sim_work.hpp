@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The victim's work on a simulated device, where a kernel is a duration.
+/// The victim's work on the simulated device, where a kernel is a duration.
 
 #include "victim.hpp"
 
@@ -14,12 +14,21 @@
 
 namespace sluice::accept {
 
-/// \tparam Queue gpu_queue or nvidia_queue.
-template <class Queue>
-class queue_work : public gpu_work {
+class sim_work : public gpu_work {
  public:
+  explicit sim_work(unsigned queues,
+                    result<std::unique_ptr<sim::gpu_client>> client = sim::gpu_client::open({})) {
+    if (!client) cannot("cannot open the simulated device: " + client.error().message());
+    client_ = std::move(*client);
+    for (unsigned i = 0; i < queues; ++i) {
+      auto queue = client_->create_queue({.packets = 64});
+      if (!queue) cannot("cannot create a queue: " + queue.error().message());
+      queues_.push_back({std::move(*queue), 0});
+    }
+  }
+
   void submit(unsigned queue, std::chrono::nanoseconds length, unsigned percent) override {
-    const auto share = wave_slots() * percent / 100 / queues_.size();
+    const auto share = client_->wave_slots() * percent / 100 / queues_.size();
     const auto waves = static_cast<std::uint32_t>(std::max<std::size_t>(share, 1));
     const auto index = queues_[queue].gpu->submit({.length = length, .waves = waves});
     if (!index) cannot("cannot submit a kernel: " + index.error().message());
@@ -34,31 +43,6 @@ class queue_work : public gpu_work {
         cannot("cannot wait for a kernel: " + done.error().message());
     }
   }
-
- protected:
-  /// Waves that fit on the GPU at once.
-  virtual std::size_t wave_slots() const = 0;
-
-  struct owned {
-    std::unique_ptr<Queue> gpu;
-    std::uint64_t last = 0;
-  };
-  std::vector<owned> queues_;
-};
-
-class sim_work : public queue_work<sim::gpu_queue> {
- public:
-  explicit sim_work(unsigned queues) {
-    auto client = sim::gpu_client::open({});
-    if (!client) cannot("cannot open the simulated device: " + client.error().message());
-    client_ = std::move(*client);
-    for (unsigned i = 0; i < queues; ++i) {
-      auto queue = client_->create_queue({.packets = 64});
-      if (!queue) cannot("cannot create a queue: " + queue.error().message());
-      queues_.push_back({std::move(*queue), 0});
-    }
-  }
-
   void close() override {
     for (auto& each : queues_)
       if (const auto gone = each.gpu->destroy(); !gone)
@@ -71,9 +55,12 @@ class sim_work : public queue_work<sim::gpu_queue> {
   void fault() override { std::abort(); }
 
  private:
-  std::size_t wave_slots() const override { return client_->wave_slots(); }
-
+  struct owned {
+    std::unique_ptr<sim::gpu_queue> gpu;
+    std::uint64_t last = 0;
+  };
   std::unique_ptr<sim::gpu_client> client_;
+  std::vector<owned> queues_;
 };
 
 }  // namespace sluice::accept
