@@ -92,7 +92,7 @@ class machine : public fuzz::driver_steps {
   }
   void open(std::size_t process) {
     sim::file_id file = 0;
-    if (driver_->open(pids.at(process), file) == 0) files_.at(process) = file;
+    if (driver_->open(pids.at(process), 0, file) == 0) files_.at(process) = file;
     os_.open_file_of(pids.at(process), pipe_fd);
     for (int i = 0; i < static_cast<int>(gpus); ++i)
       os_.open_file_of(pids.at(process), first_render_fd + i)->render_node = true;

@@ -311,13 +311,11 @@ subcommand add_accept(CLI::App& program, const driver_list& known) {
       program.add_subcommand("accept", "Test preemption on a GPU and measure its cost");
   command->footer(
       "Runs steps in order of rising risk; stops at the first failed step, hardware\n"
-      "ERROR or reset. Suspends only processes that it starts itself (victims).\n"
-      "Risks and advice: adapters/cli/ACCEPT.md.\n"
+      "ERROR or reset. Suspends only its own victims. See adapters/cli/ACCEPT.md.\n"
       "Exit code 0: accepted; 1: not accepted; 2: invalid command line.");
   command
       ->add_option("--victim", chosen->how.victim,
-                   "Victim program [NVIDIA: sluice-nvidia-victim; simulated AMD GPU:\n"
-                   "sluice-sim-victim]")
+                   "Victim program [of NVIDIA and simulated GPUs: sluice's]")
       ->type_name("PROGRAM");
   command->add_option("--steps", chosen->steps, "Names of the steps to run [all]")
       ->type_name("A,B,...");
@@ -360,8 +358,10 @@ subcommand add_accept(CLI::App& program, const driver_list& known) {
   command->add_flag("--force", chosen->force,
                     "Run even if a breaker is open (see 'sluice breaker')");
   add_driver(*command, known, chosen->driver);
-  command->add_option("--owner-lock", chosen->how.owner_lock, "Owner lock file of the node")
-      ->default_val(default_owner_lock)
+  chosen->how.owner_lock = default_owner_lock;
+  command
+      ->add_option("--owner-lock", chosen->how.owner_lock,
+                   std::string{"Owner lock file of the node ["} + default_owner_lock + "]")
       ->type_name("FILE");
   return {command, [chosen, known] {
             chosen->how.where = kfd::roots::from_environment();
