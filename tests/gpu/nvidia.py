@@ -910,7 +910,7 @@ def run_part(on, name, limit):
             on.problem(f"at the end of the part: {problem}")
     added = of_driver(new_lines(before, kernel_log()))
     for line in added:
-        if "Xid" in line:
+        if "Xid" in line or "NVRM" in line:
             on.problem(f"the kernel's log: {line}")
     on.result["kernel_log"] = added[:100]
     if added:

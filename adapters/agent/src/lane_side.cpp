@@ -125,14 +125,18 @@ class target_lane final : public lane {
   void take(const std::vector<queue_info>& now) {
     const auto same = [](const queue_info& one, const queue_info& other) {
       return one.id == other.id && one.gpu == other.gpu && one.incarnation == other.incarnation &&
-             one.fault == other.fault;
+             one.fault == other.fault && one.type == other.type;
     };
     const auto has = [&](const std::vector<queue_info>& list, const queue_info& one) {
       return std::ranges::any_of(list, [&](const auto& each) { return same(each, one); });
     };
     for (const queue_info& each : known_) {
       if (has(now, each)) continue;
-      held_.erase({each.gpu, each.id});
+      // One that only shows in another way now stays held.
+      const auto still = [&](const queue_info& one) {
+        return one.id == each.id && one.gpu == each.gpu && one.incarnation == each.incarnation;
+      };
+      if (std::ranges::none_of(now, still)) held_.erase({each.gpu, each.id});
       say_removed(each.id);
     }
     if (nothing_is_held()) strike();

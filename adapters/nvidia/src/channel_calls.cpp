@@ -77,10 +77,14 @@ rm_status channel_calls::change(const rm_client& client, uapi::NvHandle subdevic
     // it names before a channel that is gone. An enable too many is harmless.
     for (std::size_t index = 0; index < part.size(); ++index) {
       const auto one = part.subspan(index, 1);
-      if (disable) (void)client.disable(subdevice, false, one);
-      const rm_status single = client.disable(subdevice, disable, one);
-      const channel_state state = state_after(single);
-      if (!single && state != channel_state::gone) refused = single;
+      // Without it, the channel may be disabled once more than is counted.
+      const rm_status undone = disable ? client.disable(subdevice, false, one) : rm_status{};
+      const rm_status single = undone ? client.disable(subdevice, disable, one) : undone;
+      channel_state state = state_after(single);
+      // Not the channel, but the client or the subdevice may be what the driver did not find.
+      if (state == channel_state::gone && client.class_of(one.front().channel))
+        state = channel_state::doubtful;
+      if (state == channel_state::doubtful || state == channel_state::refused) refused = single;
       became(first + index, state);
     }
   }

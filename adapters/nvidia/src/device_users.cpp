@@ -1,5 +1,6 @@
 #include "device_users.hpp"
 
+#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -8,11 +9,32 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <optional>
 #include <string_view>
 
 #include "sluice/os/proc.hpp"
 
 namespace sluice::nvidia {
+
+namespace {
+
+/// Of files in /proc. Empty: it cannot be read, or is too large to compare.
+std::optional<std::string> read_whole(const std::string& path) {
+  constexpr std::size_t most = 4U << 20U;
+  const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!file) return {};
+  std::string text;
+  std::array<char, 4096> piece;
+  for (;;) {
+    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 || text.size() > most) return {};
+    if (got == 0) return text;
+    text.append(piece.data(), static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace
 
 result<device_file> device_file::at(const std::string& path) {
   struct stat about {};
@@ -38,12 +60,20 @@ result<void> device_file::list(pid_t pid, std::vector<int>& into) const {
     const std::string_view name{target.data(), static_cast<std::size_t>(size)};
     if (!name.ends_with("/" + name_)) return;
     struct stat about {};
-    if (::stat(path.c_str(), &about) != 0 || S_ISCHR(about.st_mode) != is_device_) return;
-    if (is_device_ ? about.st_rdev == device_ : about.st_dev == device_ && about.st_ino == inode_)
-      into.push_back(fd);
+    if (::stat(path.c_str(), &about) == 0 && matches(about)) into.push_back(fd);
   });
   if (!listed) return last_system_error();
   return {};
+}
+
+bool device_file::matches(const struct ::stat& about) const {
+  if (S_ISCHR(about.st_mode) != is_device_) return false;
+  return is_device_ ? about.st_rdev == device_ : about.st_dev == device_ && about.st_ino == inode_;
+}
+
+bool device_file::is_open_at(int fd) const {
+  struct stat about {};
+  return ::fstat(fd, &about) == 0 && matches(about);
 }
 
 std::vector<remote_fd> list_users(const device_file& of) {
@@ -65,6 +95,29 @@ std::vector<remote_fd> user_list::now() {
     read_ = time;
   }
   return all_;
+}
+
+bool is_sluice(pid_t pid) {
+  const auto program = [](const std::string& process) {
+    std::array<char, 4096> path;
+    const ssize_t size =
+        ::readlink(("/proc/" + process + "/exe").c_str(), path.data(), path.size());
+    return std::string{path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+  };
+  const std::string own = program("self");
+  const std::string its = program(std::to_string(pid));
+  const std::string folder = own.substr(0, own.rfind('/') + 1);
+  return !folder.empty() && (its == own || its == folder + "sluice" ||
+                             its == folder + "sluice-epoll" || its == folder + "sluice-agent");
+}
+
+bool has_traits_of(pid_t pid, pid_t other) {
+  if (user_of(pid) != user_of(other)) return false;
+  for (const char* const name : {"/cgroup", "/environ"}) {
+    const auto text = read_whole("/proc/" + std::to_string(pid) + name);
+    if (!text || text != read_whole("/proc/" + std::to_string(other) + name)) return false;
+  }
+  return true;
 }
 
 result<unique_fd> duplicate(const unique_fd& pidfd, int fd) {

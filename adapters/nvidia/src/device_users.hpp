@@ -2,6 +2,7 @@
 /// \file
 /// Processes that have the control device open, and their descriptors of it.
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <compare>
@@ -28,7 +29,12 @@ class device_file {
   /// its descriptors cannot be listed.
   [[nodiscard]] result<void> list(pid_t pid, std::vector<int>& into) const;
 
+  /// Returns whether a descriptor of this process is one of this device.
+  [[nodiscard]] bool is_open_at(int fd) const;
+
  private:
+  [[nodiscard]] bool matches(const struct ::stat& about) const;
+
   std::string name_;  ///< Without directories.
   bool is_device_ = false;
   dev_t device_ = 0;  ///< Its number; of a file of a simulated device, the file system's.
@@ -61,6 +67,13 @@ class user_list {
   time_point read_ = time_point::min();
   std::vector<remote_fd> all_;
 };
+
+/// Returns whether the process is one of sluice's own programs beside this one: `sluice queues` and
+/// other agents have duplicates for a moment.
+[[nodiscard]] bool is_sluice(pid_t pid);
+/// Returns whether a process has the user, the cgroups and the environment of another one, as after
+/// fork(): then the rules for roles see no difference.
+[[nodiscard]] bool has_traits_of(pid_t pid, pid_t other);
 
 /// Duplicates a descriptor of another process (pidfd_getfd(2)). \return the system's error.
 [[nodiscard]] result<unique_fd> duplicate(const unique_fd& pidfd, int fd);

@@ -20,6 +20,8 @@ using namespace std::chrono_literals;
 
 /// A duplicate of a descriptor must not outlive the target's own for longer than 1 s.
 constexpr duration look_every = 250ms;
+/// Calls to resume a client, before that counts as refused.
+constexpr int most_attempts = 3;
 /// Looks between two searches for processes that share a client.
 constexpr unsigned sharers_every = 4;
 
@@ -52,6 +54,8 @@ result<std::vector<queue_info>> nvidia_target::open() {
   timer_ = unique_fd{::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)};
   if (!timer_) return last_system_error();
   if (!pidfd || start_time_of(pid_) != start_time_) return errc::unknown_target;
+  // Its channels are those of other processes.
+  if (command_of(pid_).starts_with("nvidia-cuda-mps")) return refuse("is a server of CUDA's MPS");
   auto opened = process_clients::open(pid_, std::move(pidfd), users_.of());
   if (!opened) return refuse(opened.error());
   clients_.emplace(std::move(*opened));
@@ -132,7 +136,9 @@ void nvidia_target::forget_gone() {
 bool nvidia_target::sharers_are_offline() {
   for (const remote_fd& each : sharers_) {
     const auto start = start_time_of(each.pid);
-    if (!start || (host_.is_offline && host_.is_offline(each.pid, *start))) continue;
+    if (!start || (host_.is_offline && host_.is_offline(each.pid, *start)) || is_sluice(each.pid) ||
+        has_traits_of(each.pid, pid_))
+      continue;
     if (std::exchange(told_of_, each.pid) != each.pid)
       host_.say("process " + std::to_string(pid_) + " (" + command_of(pid_) +
                 ") shares its connection to the driver with process " + std::to_string(each.pid) +
@@ -291,9 +297,14 @@ bool nvidia_target::let_go(const client_objects& of) {
       if (const channel_group* const in = of.group_of(one); in != nullptr)
         held[in->gpu].push_back(driver_queue_id{handle});
   for (const auto& [gpu, queues] : held) {
-    std::vector<outcome> outcomes(queues.size(), outcome::failed);
-    (void)resume(gpu, queues, outcomes);
-    done &= std::ranges::all_of(outcomes, [](outcome each) { return each == outcome::done; });
+    bool all = false;
+    // The client may be out of reach afterwards.
+    for (int attempt = 0; attempt < most_attempts && !all; ++attempt) {
+      std::vector<outcome> outcomes(queues.size(), outcome::failed);
+      (void)resume(gpu, queues, outcomes);
+      all = std::ranges::all_of(outcomes, [](outcome each) { return each == outcome::done; });
+    }
+    done &= all;
   }
   return done;
 }
@@ -304,6 +315,8 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
   };
   const auto wanted = static_cast<std::uint64_t>(length / 1us);
   quanta_.erase(gpu);
+  if (wanted != 0 && !sharers_are_offline())
+    return error_code{EPERM, boost::system::system_category()};
   if (wanted == 0) return restore_slices(gpu) ? result<void>{} : error_code{errc::lost};
   for (const client_objects& each : clients_->clients()) {
     for (const auto& [handle, group] : each.groups()) {

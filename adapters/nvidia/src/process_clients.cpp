@@ -121,8 +121,8 @@ result<void> process_clients::refresh(const client_function& leaves) {
   } else if (search_in_ != never) {
     --search_in_;
   }
-  for (client_objects& each : clients_) each.look();
   drop_freed();
+  for (client_objects& each : clients_) each.look();
   // What was read may be of the program before an exec.
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
   return {};

@@ -81,11 +81,29 @@ result<void> release_process(pid_t pid, const device_file& device, const held_pr
     done &= enable_all(one, disables + 1);
     done &= restore_slices(one, held);
   };
-  const auto now = read(pid, device);
   std::set<uapi::NvHandle> missing;
   for (const auto& each : held.clients) missing.insert(each.handle);
+  // Over the recorded descriptors first: to search the memory may take a second.
+  const unique_fd process{pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1};
+  for (const auto& each : held.clients) {
+    const auto copy =
+        process ? duplicate(process, each.fd) : result<unique_fd>{errc::unknown_target};
+    if (!copy || !device.is_open_at(copy->get())) continue;
+    const rm_client client{copy->get(), each.handle};
+    if (client.class_of(each.handle) != uapi::NV01_ROOT_CLIENT) continue;
+    client_objects objects{client, first_object};
+    objects.look();
+    release(objects);
+    missing.erase(each.handle);
+  }
+  const auto now = read(pid, device);
   if (now) {
     for (const client_objects& each : now->clients()) {
+      const auto in_record = [&](const held_process::client& one) {
+        return one.handle == each.client().handle();
+      };
+      if (!missing.contains(each.client().handle()) && std::ranges::any_of(held.clients, in_record))
+        continue;
       release(each);
       missing.erase(each.client().handle());
     }

@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/driver.hpp"
+#include "sluice/nvidia/driver.hpp"
 #include "sluice/policies/all.hpp"
 
 namespace sluice::daemon_config_test {
@@ -41,7 +42,7 @@ class DaemonConfig : public testing::Test {
   std::string at(int line) const { return path_ + ":" + std::to_string(line) + ": "; }
 
   policy_registry known_;
-  driver_list list_{[] { return kfd::make_driver(); }};
+  driver_list list_{[] { return kfd::make_driver(); }, [] { return nvidia::make_driver(); }};
   const std::string path_ =
       testing::TempDir() + "sluice_daemon_" + std::to_string(::getpid()) + ".toml";
   std::vector<std::string> problems_;

@@ -74,6 +74,7 @@ inline void control(const simulated_device& device, const std::string& line) {
 /// reopen          opens and closes clients until the next order -> nothing
 /// lie CLIENT N    writes pairs into its memory: N clients from that on, each with an object -> ok
 /// fork            makes a child that has the client's descriptor and waits -> PID
+/// stranger        the same, and the child has another environment -> PID
 /// exec            runs another program                    -> nothing
 /// inherit         the same, which inherits the client's descriptor -> nothing
 /// exit            ends                                    -> nothing
@@ -224,9 +225,9 @@ class gpu_program {
       if (verb == "return") {
         return ::dup3(moved_, client_->fd(), O_CLOEXEC) >= 0 && ::close(moved_) == 0;
       }
-      if (verb == "fork") {
+      if (verb == "fork" || verb == "stranger") {
         const pid_t child = ::fork();
-        if (child == 0) wait_with_client();
+        if (child == 0) wait_with_client(verb == "stranger");
         answer_ << child;
         return child > 0;
       }
@@ -246,11 +247,16 @@ class gpu_program {
       return queue_->wait(*index, patience).has_value();
     }
     /// With no other descriptor: the test's line to its parent has to end with that.
-    [[noreturn]] void wait_with_client() {
+    [[noreturn]] void wait_with_client(bool as_stranger) {
       const auto fd = static_cast<unsigned>(client_->fd());
       ::syscall(SYS_close_range, 3U, fd - 1, 0U);
       ::syscall(SYS_close_range, fd + 1, ~0U, 0U);
       ::alarm(600);
+      if (as_stranger) {
+        ::fcntl(client_->fd(), F_SETFD, 0);
+        const std::array<const char*, 2> environment{"A=stranger", nullptr};
+        ::execle("/bin/sleep", "sleep", "600", nullptr, environment.data());
+      }
       for (;;) ::pause();
     }
 

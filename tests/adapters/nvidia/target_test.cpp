@@ -391,7 +391,10 @@ TEST_F(NvidiaTarget, LeavesNothingSuspendedInAClientThatOutlivesTheProcess) {
 
 TEST_F(NvidiaTarget, RefusesAClientThatAnotherProcessShares) {
   program_.ask("open");
-  const waiting_process other{program_.ask("fork").at(0)};
+  const auto stranger = program_.ask("stranger").at(0);
+  const waiting_process other{stranger};
+  ASSERT_TRUE(
+      eventually(patience, [&] { return command_of(static_cast<pid_t>(stranger)) == "sleep"; }));
   managed refusing{device_, program_.pid(), false};
   ASSERT_TRUE(refusing.open()) << "it may become offline";
   EXPECT_THAT(refusing.suspend(refusing.computing()), Each(outcome::invalid));
@@ -408,12 +411,25 @@ TEST_F(NvidiaTarget, RefusesAClientThatAnotherProcessShares) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
+// As the workers of a data loader, which the host does not know: rules see no difference.
+TEST_F(NvidiaTarget, TakesAForkedChildForOffline) {
+  program_.ask("open");
+  const waiting_process worker{program_.ask("fork").at(0)};
+  managed target{device_, program_.pid(), false};
+  ASSERT_TRUE(target.open());
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done)) << target.said();
+  EXPECT_TRUE(target->close());
+}
+
 TEST_F(NvidiaTarget, EndsWhenAnotherProcessComesToShareItsClient) {
   program_.ask("open");
   managed target{device_, program_.pid(), false};
   ASSERT_TRUE(target.open()) << target.said();
   target.suspend(target.computing());
-  const waiting_process other{program_.ask("fork").at(0)};
+  const auto stranger = program_.ask("stranger").at(0);
+  const waiting_process other{stranger};
+  ASSERT_TRUE(
+      eventually(patience, [&] { return command_of(static_cast<pid_t>(stranger)) == "sleep"; }));
   result<void> looked;
   EXPECT_TRUE(eventually(patience, [&] { return !(looked = target.refresh()); }));
   EXPECT_EQ(looked.error(), errc::not_managed);
