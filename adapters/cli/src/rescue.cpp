@@ -29,7 +29,8 @@ struct rescue_options {
   bool everything = false;
 };
 
-/// What the daemon with this configuration uses. A file with errors keeps nobody suspended.
+/// Returns the driver of the daemon with this configuration, and sets its directory and agent. If
+/// the file has errors, the rescue goes on with the defaults.
 std::shared_ptr<const driver> read_config(rescue_options& chosen, const driver_list& known,
                                           std::string& agent) {
   const auto config = load_daemon(chosen.config, daemon_policies(), known);

@@ -4,14 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "sluice/os/proc.hpp"
+#include "sluice/os/whole_file.hpp"
 
 namespace sluice::nvidia {
 
@@ -21,16 +20,9 @@ namespace {
 /// Larger mappings hold data.
 constexpr std::uint64_t largest_mapping = 128U << 20U;
 constexpr std::uint64_t largest_heap = 1024U << 20U;
+/// 65530 mappings, the kernel's default limit, with long paths.
+constexpr std::size_t largest_maps = 64U << 20U;
 constexpr std::size_t piece_bytes = 256U << 10U;
-
-std::string read_text(const std::string& path) {
-  std::string text;
-  const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  std::array<char, 16384> piece;
-  for (ssize_t got = 0; file && (got = ::read(file.get(), piece.data(), piece.size())) > 0;)
-    text.append(piece.data(), static_cast<std::size_t>(got));
-  return text;
-}
 
 /// A line of /proc/PID/maps, "begin-end rw-p offset device inode path": the addresses of a mapping
 /// in which handles may be, else two equal ones.
@@ -70,8 +62,9 @@ bool address_space::is_alive() const noexcept {
 std::vector<handle_scan::candidate> address_space::find_clients() const {
   handle_scan seen;
   std::vector<std::uint32_t> words(piece_bytes / sizeof(std::uint32_t));
-  const std::string maps = read_text("/proc/" + std::to_string(pid_) + "/maps");
-  for (std::string_view rest = maps; !rest.empty();) {
+  const auto maps = read_whole_file("/proc/" + std::to_string(pid_) + "/maps", largest_maps);
+  if (!maps) return {};
+  for (std::string_view rest = *maps; !rest.empty();) {
     const auto line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     auto [at, end] = place_of(line);

@@ -1,6 +1,5 @@
 #include "device_users.hpp"
 
-#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -9,32 +8,12 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <optional>
 #include <string_view>
 
 #include "sluice/os/proc.hpp"
+#include "sluice/os/whole_file.hpp"
 
 namespace sluice::nvidia {
-
-namespace {
-
-/// Of files in /proc. Empty: it cannot be read, or is too large to compare.
-std::optional<std::string> read_whole(const std::string& path) {
-  constexpr std::size_t most = 4U << 20U;
-  const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (!file) return {};
-  std::string text;
-  std::array<char, 4096> piece;
-  for (;;) {
-    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 || text.size() > most) return {};
-    if (got == 0) return text;
-    text.append(piece.data(), static_cast<std::size_t>(got));
-  }
-}
-
-}  // namespace
 
 result<device_file> device_file::at(const std::string& path) {
   struct stat about {};
@@ -112,10 +91,12 @@ bool is_sluice(pid_t pid) {
 }
 
 bool has_traits_of(pid_t pid, pid_t other) {
+  constexpr std::size_t most_environment = 4U << 20U;
   if (user_of(pid) != user_of(other)) return false;
   for (const char* const name : {"/cgroup", "/environ"}) {
-    const auto text = read_whole("/proc/" + std::to_string(pid) + name);
-    if (!text || text != read_whole("/proc/" + std::to_string(other) + name)) return false;
+    const auto its = read_whole_file("/proc/" + std::to_string(pid) + name, most_environment);
+    const auto others = read_whole_file("/proc/" + std::to_string(other) + name, most_environment);
+    if (!its || !others || *its != *others) return false;
   }
   return true;
 }

@@ -98,12 +98,8 @@ result<void> release_process(pid_t pid, const device_file& device, const held_pr
   }
   const auto now = read(pid, device);
   if (now) {
+    // Once more: the memory also shows up to which number the client has objects.
     for (const client_objects& each : now->clients()) {
-      const auto in_record = [&](const held_process::client& one) {
-        return one.handle == each.client().handle();
-      };
-      if (!missing.contains(each.client().handle()) && std::ranges::any_of(held.clients, in_record))
-        continue;
       release(each);
       missing.erase(each.client().handle());
     }

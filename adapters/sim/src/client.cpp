@@ -635,7 +635,7 @@ result<std::unique_ptr<gpu_client>> open_kfd(const std::string& device, client_o
   }
   if (!options.runtime)
     return std::unique_ptr<gpu_client>{std::make_unique<kfd_gpu_client>(std::move(state))};
-  // As hsa_init: before any queue exists. Without it nobody could suspend our queues.
+  // As hsa_init: before any queue exists. Otherwise no debugger could suspend the queues.
   uapi::kfd_ioctl_runtime_enable_args enable{};
   enable.r_debug = address_of(&state->code_objects);
   enable.mode_mask = uapi::KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK;

@@ -51,7 +51,7 @@ class device_driver {
   virtual void interrupt(request_id request) = 0;
 
   /// Looks at every known address space and cleans up after those that are gone. The owner calls it
-  /// when a pidfd fires and at least every 10 ms (an exec announces itself to nobody).
+  /// when a pidfd fires and at least every 10 ms (no event announces an exec).
   virtual void reap() = 0;
   /// Called (on the engine's thread) when a process begins (true) or ceases (false) to be known. An
   /// exec'd process disappears before it appears anew.

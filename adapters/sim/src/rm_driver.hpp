@@ -1,8 +1,8 @@
 #pragma once
 /// \file
-/// The simulated resource manager (RM) of NVIDIA's driver, as far as programs need it to have
-/// channels, and schedulers to disable them: above a GPU model and below whoever carries its calls
-/// (fuse_fs.hpp, or a test).
+/// The simulated resource manager (RM) of NVIDIA's driver, as far as programs need it to create
+/// channels, and schedulers to disable them. It uses a GPU model. fuse_fs.hpp, or a test, passes
+/// the calls of programs to it.
 
 #include "device_driver.hpp"
 
@@ -19,8 +19,8 @@ class os;
 struct profile;
 
 /// Node 0 is nvidiactl, node n + 1 GPU n's. An open file of nvidiactl owns the clients that were
-/// made through it: whoever has a descriptor of that open file commands them, and its last close
-/// frees them with all that is theirs.
+/// made through it: every process with a descriptor of that open file can use them, and its last
+/// close frees them with all of their objects.
 ///
 /// What the GPU writes to clients' memory goes out at the end of an engine's step, and only then
 /// waiters are woken. In virtual time, therefore, step from event to event (run_until(*next()))

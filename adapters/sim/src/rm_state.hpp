@@ -85,7 +85,7 @@ struct rm_channel {
   time_point off_since{};
   model_queue queue = model_queue::none;  ///< From its first kernel on.
 
-  std::shared_ptr<rm_caller> bound;  ///< Whose memory has its page; null: nobody's.
+  std::shared_ptr<rm_caller> bound;  ///< Process whose memory has the page. Null: none.
   std::uint64_t page = 0;
   std::uint32_t records = 0;
   bool page_gone = false;  ///< It could not be written: nothing more is.

@@ -256,7 +256,7 @@ TEST_F(Follow, TellsTheDriverWhichProcessesAreOffline) {
                                    [&](const observation& one) { return one.pid == pid; });
     return last != all.rend() && last->work == online_work::finished;
   };
-  EXPECT_FALSE(offline(11)) << "nobody asked to attach to it";
+  EXPECT_FALSE(offline(11)) << "the host did not ask to attach to it";
   ASSERT_TRUE(loop()->attach(process_id{1}, 11, start_time));
   ASSERT_TRUE(loop()->attach(process_id{2}, 12, start_time + 1));
   ASSERT_TRUE(loop().until([&] { return loop().attachments.size() == 2; }));

@@ -63,7 +63,7 @@ class AgentHolder : public testing::Test {
   bool runs() const {
     return eventually(patience, [&] { return state_of(target_.pid()) == 'S'; });
   }
-  /// Of whoever has the lock: the second process that its text names.
+  /// Returns the agent of the lock's owner: the second process that the lock's text names.
   pid_t agent_of(const std::string& lock) const {
     std::ifstream file{directory() + "/" + lock};
     std::string first;
