@@ -124,6 +124,7 @@ void let_threads(allow_list& list) {
   list.let(SCMP_SYS(clone), {has(0, CLONE_THREAD | CLONE_VM, CLONE_THREAD | CLONE_VM)});
   list.fail(SCMP_SYS(clone3), ENOSYS);
   list.let(SCMP_SYS(prctl), {is(0, PR_SET_NAME)});
+  list.let(SCMP_SYS(prctl), {is(0, PR_SET_TIMERSLACK)});
   // The first thread, and abort(): so the process dies of that signal, not of this filter.
   list.let({SCMP_SYS(rt_sigaction)});
   list.let(SCMP_SYS(tgkill), {is(0, static_cast<std::uint64_t>(::getpid())), is(2, SIGABRT)});

@@ -1,5 +1,7 @@
 #include "sluice/agent/lane_side.hpp"
 
+#include "work_follower.hpp"
+
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -326,6 +328,11 @@ class lane_side final : public acting_side {
     return {};
   }
 
+  result<void> follow(pid_t pid, std::uint64_t start_time, duration every) override {
+    if (!options_.follow) return errc::not_supported;
+    return follower_.follow(pid, start_time, every);
+  }
+
   time_point check(time_point now) override {
     lanes_.join_finished();
     std::vector<stuck_gpus::call> calls;
@@ -370,7 +377,7 @@ class lane_side final : public acting_side {
       return true;
     }
     target_lane* const from = lanes_.next(out);
-    if (from == nullptr) return false;
+    if (from == nullptr) return follower_.next(out);
     if (!lanes_.is_last(out)) return true;
     std::erase(handed_, from);
     if (const auto answer = lanes_.retire(*from)) {
@@ -388,6 +395,7 @@ class lane_side final : public acting_side {
   std::vector<lane*> handed_;  ///< They have batches and do not know of them.
   std::deque<report> pending_;
   stuck_gpus stuck_{options_.stuck_after};
+  work_follower follower_{options_.follow, bell_};
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "sluice/nvidia/acting_driver.hpp"
 
 #include "device_users.hpp"
+#include "followed_work.hpp"
 #include "hold_text.hpp"
 #include "nvidia_target.hpp"
 #include "release.hpp"
@@ -71,11 +72,16 @@ class nvidia_acting_driver final : public agent::acting_driver {
     const auto make = [this](process_id, pid_t pid, std::uint64_t start_time) {
       return std::make_unique<nvidia_target>(*users_, calls_, host_, pid, start_time);
     };
-    return agent::make_lane_side(
-        {.acting = {"FIFO_DISABLE_CHANNELS",
-                    {capability::set_quantum, capability::preempt_kernels}},
-         .make_target = make},
-        host);
+    return agent::make_lane_side({.acting = {"FIFO_DISABLE_CHANNELS",
+                                             {capability::set_quantum, capability::preempt_kernels,
+                                              capability::read_backlog}},
+                                  .make_target = make,
+                                  .follow =
+                                      [this](pid_t pid, std::uint64_t start_time) {
+                                        return followed_work::open(where_, host_.say, pid,
+                                                                   start_time);
+                                      }},
+                                 host);
   }
 
   agent::confinement needs(agent::confined) const override {

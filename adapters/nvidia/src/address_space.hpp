@@ -3,9 +3,15 @@
 /// The memory of a process, of one program: an exec ends it.
 
 #include "handle_scan.hpp"
+#include "process_words.hpp"
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "sluice/os/unique_fd.hpp"
@@ -24,6 +30,13 @@ class address_space {
   [[nodiscard]] bool is_alive() const noexcept;
   /// Looks for handles of RM clients in its heap and its anonymous mappings.
   [[nodiscard]] std::vector<handle_scan::candidate> find_clients() const;
+
+  /// Lists its mappings of the driver's files.
+  /// \param gpu_of the GPU of a node (nvidiaN) by the number in its name; none: there is none such.
+  [[nodiscard]] std::vector<device_mapping> device_mappings(
+      const std::function<std::optional<gpu_id>(unsigned minor)>& gpu_of) const;
+  /// Reads words, device memory among them.
+  [[nodiscard]] bool read(std::uint64_t at, std::span<std::uint32_t> into) const noexcept;
 
  private:
   address_space(pid_t pid, unique_fd memory) noexcept : pid_(pid), memory_(std::move(memory)) {}

@@ -14,6 +14,7 @@
 
 #include "sluice/acting.hpp"
 #include "sluice/agent/acting_driver.hpp"
+#include "sluice/agent/followed_process.hpp"
 #include "sluice/result.hpp"
 #include "sluice/time.hpp"
 
@@ -73,6 +74,8 @@ struct lane_side_options {
   std::function<std::unique_ptr<lane_target>(process_id target, pid_t pid,
                                              std::uint64_t start_time)>
       make_target{};
+  /// For acting_side::follow(), which the library bounds and paces. Empty: it does not follow.
+  follow_function follow{};
   /// A driver call longer than this takes its GPU for lost.
   duration stuck_after = std::chrono::seconds{3};
 };

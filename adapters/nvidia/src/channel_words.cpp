@@ -1,0 +1,308 @@
+#include "channel_words.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <span>
+#include <utility>
+
+namespace sluice::nvidia {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Of a USERD, as offsets in bytes (clc86f.h).
+constexpr std::uint64_t userd_bytes = 512;
+constexpr std::uint64_t put_offset = 0x40;  ///< Of what is read, the first.
+constexpr std::uint64_t gp_get_offset = 0x88;
+constexpr std::size_t userd_words = 20;  ///< From put_offset to GPPut.
+constexpr std::size_t gp_get = 18;
+constexpr std::size_t gp_put = 19;
+constexpr std::uint32_t largest_index = 0xffff;
+
+constexpr std::size_t record_words = 4;
+/// How much of a mapping a look searches: some tens of microseconds, also where each read is one
+/// over PCIe.
+constexpr std::uint64_t piece_of_records = 32 * page_bytes;
+constexpr std::uint64_t piece_of_channels = 24 * userd_bytes;
+/// Larger mappings are the program's own memory.
+constexpr std::uint64_t largest_searched = 16U << 20U;
+constexpr std::size_t most_pages = 16;
+constexpr std::size_t most_records = 2048;
+constexpr std::size_t most_userds = 512;
+constexpr duration in_use = 1s;
+/// Between two searches; it doubles while they are in vain.
+constexpr duration shortest_pause = 1s;
+constexpr duration longest_pause_of_searches = 8s;
+/// Channels not in use that a look reads all the same.
+constexpr std::size_t in_turn = 12;
+/// The GPU's time is the system's, or was when the driver was loaded.
+constexpr duration longest_uptime = std::chrono::hours{24 * 1000};
+
+constexpr std::uint8_t enough_hits = 4;
+constexpr std::uint8_t most_misses = 64;
+constexpr unsigned most_mismatches = 3;
+constexpr duration forgiven_after = 10s;
+/// A word may be read later than one that was written after it.
+constexpr unsigned most_looks_ahead = 3;
+
+bool is_userd(std::span<const std::uint32_t, userd_words> words) {
+  // Words that the hardware does not use: 0x50 to 0x5c, and 0x64 to 0x84.
+  for (const auto& [first, last] : {std::pair{4, 8}, {9, 18}})
+    for (int each = first; each < last; ++each)
+      if (words[static_cast<std::size_t>(each)] != 0) return false;
+  return words[0] != 0 && words[2] == 0 && words[gp_put] <= largest_index &&
+         words[gp_get] <= largest_index && (words[gp_put] != 0 || words[gp_get] != 0);
+}
+
+bool is_record(const std::uint32_t* words) {
+  if (words[0] == 0 || words[1] != 0) return false;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto time = std::chrono::nanoseconds{
+      static_cast<std::int64_t>(std::uint64_t{words[3]} << 32U | words[2])};
+  return time > now - longest_uptime && time < now + 24h;
+}
+
+}  // namespace
+
+void channel_words::set_mappings(const std::vector<device_mapping>& now) {
+  const auto in_one = [&](std::uint64_t at) {
+    return std::ranges::any_of(
+        now, [at](const device_mapping& each) { return at >= each.begin && at < each.end; });
+  };
+  for (const device_mapping& each : now)
+    if (each.end - each.begin <= largest_searched &&
+        std::ranges::find(mappings_, each) == mappings_.end())
+      to_search_.push_back({each, each.begin});
+  mappings_ = now;
+  pause_ = {};
+  std::erase_if(to_search_, [&](const search& each) {
+    return std::ranges::find(mappings_, each.in) == mappings_.end();
+  });
+  std::erase_if(channels_, [&](const channel& each) { return !in_one(each.at); });
+  const bool lost =
+      std::ranges::any_of(records_, [&](const record& each) { return !in_one(each.at); });
+  if (!lost) return;
+  // Indices of records change: what belongs to which is found again.
+  std::erase_if(pages_, [&](const page& each) { return !in_one(each.at); });
+  records_.clear();
+  pages_at_.clear();
+  for (channel& each : channels_) {
+    each.record.reset();
+    each.candidates.clear();
+    each.listed = false;
+  }
+  for (page& each : pages_) {
+    pages_at_.push_back(each.at);
+    each.records.fill(-1);
+    for (std::size_t slot = 0; slot < each.records.size(); ++slot) take_record(each, slot, false);
+  }
+}
+
+void channel_words::take_record(page& of, std::size_t slot, bool is_new) {
+  const std::uint32_t* const words = of.words.data() + slot * record_words;
+  if (!is_record(words) || records_.size() >= most_records) return;
+  of.records[slot] = static_cast<std::int32_t>(records_.size());
+  records_.push_back({.at = of.at + slot * record_words * sizeof(std::uint32_t),
+                      .mapping = of.mapping,
+                      .count = words[0],
+                      .moved = is_new ? words[0] : 0});
+  // Of a channel that was used for the first time: it may be known by nothing else.
+  if (is_new)
+    for (channel& each : channels_)
+      if (!each.record) each.listed = false;
+}
+
+void channel_words::search_records(search& where, const words_reader& read) {
+  const std::uint64_t bytes = std::min(piece_of_records, where.in.end - where.next);
+  std::vector<std::uint32_t> words(bytes / sizeof(std::uint32_t));
+  const std::uint64_t at = where.next;
+  where.next += bytes;
+  if (!read(at, words)) {
+    where.next = where.in.end;
+    return;
+  }
+  for (std::size_t first = 0; first + page_words <= words.size(); first += page_words) {
+    const std::uint64_t page_at = at + first * sizeof(std::uint32_t);
+    if (pages_.size() >= most_pages || std::ranges::find(pages_at_, page_at) != pages_at_.end())
+      continue;
+    bool any = false;
+    for (std::size_t word = 0; word < page_words && !any; word += record_words)
+      any = is_record(words.data() + first + word);
+    if (!any) continue;
+    page& made = pages_.emplace_back();
+    pages_at_.push_back(page_at);
+    made.at = page_at;
+    made.mapping = where.in.begin;
+    made.records.fill(-1);
+    std::copy_n(words.begin() + static_cast<std::ptrdiff_t>(first), page_words, made.words.begin());
+    for (std::size_t slot = 0; slot < made.records.size(); ++slot) take_record(made, slot, false);
+    for (channel& each : channels_)
+      if (!each.record) each.listed = false;
+  }
+}
+
+void channel_words::search_channels(search& where, const words_reader& read) {
+  const std::uint64_t end = std::min(where.next + piece_of_channels, where.in.end);
+  std::array<std::uint32_t, userd_words> words;
+  for (; where.next < end; where.next += userd_bytes) {
+    if (channels_.size() >= most_userds) break;
+    if (!read(where.next + put_offset, words)) continue;
+    const auto same = [&](const channel& each) { return each.at == where.next; };
+    if (!is_userd(words) || std::ranges::any_of(channels_, same)) continue;
+    channel made;
+    made.at = where.next;
+    made.gpu = where.in.gpu;
+    made.put = words[gp_put];
+    made.get = words[gp_get];
+    entries_ = std::max(entries_, std::bit_ceil(std::max(made.put, made.get) + 1));
+    channels_.push_back(std::move(made));
+  }
+}
+
+void channel_words::search_on(const words_reader& read) {
+  if (to_search_.empty()) return;
+  search& where = to_search_.front();
+  if (where.in.gpu == gpu_id::none)
+    search_records(where, read);
+  else
+    search_channels(where, read);
+  if (where.next >= where.in.end) to_search_.erase(to_search_.begin());
+}
+
+void channel_words::read_records(const words_reader& read) {
+  for (record& each : records_) each.moved = 0;
+  std::array<std::uint32_t, page_words> now;
+  for (page& each : pages_) {
+    if (!read(each.at, now) || now == each.words) continue;
+    std::swap(each.words, now);
+    for (std::size_t slot = 0; slot < each.records.size(); ++slot) {
+      if (each.records[slot] < 0) {
+        take_record(each, slot, true);
+        continue;
+      }
+      record& known = records_[static_cast<std::size_t>(each.records[slot])];
+      const std::uint32_t count = each.words[slot * record_words];
+      known.moved = count - known.count;
+      known.count = count;
+    }
+  }
+}
+
+void channel_words::read_channel(channel& which, const words_reader& read, time_point now) {
+  std::array<std::uint32_t, 2> words;
+  if (!read(which.at + gp_get_offset, words)) return;
+  const std::uint32_t put = words[1];
+  if (put > largest_index || words[0] > largest_index) return;
+  entries_ = std::max(entries_, std::bit_ceil(std::max(put, words[0]) + 1));
+  which.came = (put - which.put) & (entries_ - 1);
+  which.put = put;
+  which.get = words[0];
+  if (which.came == 0) return;
+  which.submitted += which.came;
+  which.moved = now;
+}
+
+void channel_words::match(channel& which) {
+  if (!which.listed) {
+    // Only what can be it: at rest, the two are equal.
+    if (which.get != which.put) return;
+    which.listed = true;
+    which.candidates.clear();
+    for (std::size_t index = 0; index < records_.size(); ++index)
+      if (!records_[index].taken && behind(which, records_[index]) == 0)
+        which.candidates.push_back({.record = index, .at_put = which.put});
+  }
+  which.may_run = true;
+  for (auto& each : which.candidates) {
+    if (behind(which, records_[each.record]) != 0) {
+      if (which.get == which.put) ++each.misses;
+      continue;
+    }
+    which.may_run = false;
+    each.misses = 0;
+    if (each.at_put == which.put) continue;
+    each.at_put = which.put;
+    if (each.hits < enough_hits) ++each.hits;
+  }
+  std::erase_if(which.candidates, [&](const channel::candidate& each) {
+    return each.misses >= most_misses || records_[each.record].taken;
+  });
+  if (which.candidates.empty()) which.listed = false;
+  const auto has = [](std::uint8_t hits) {
+    return [hits](const channel::candidate& each) { return each.hits >= hits; };
+  };
+  if (std::ranges::count_if(which.candidates, has(enough_hits)) != 1 ||
+      std::ranges::count_if(which.candidates, has(enough_hits / 2)) != 1)
+    return;
+  which.record = std::ranges::find_if(which.candidates, has(enough_hits))->record;
+  records_[*which.record].taken = true;
+  which.candidates.clear();
+  which.may_run = false;
+}
+
+void channel_words::look(const words_reader& read, time_point now) {
+  search_on(read);
+  // Records before what they are compared with: none is ahead then.
+  read_records(read);
+  bool rests = true;
+  for (const channel& each : channels_) rests = rests && now - each.moved > in_use;
+  bool unknown_moved = false;
+  for (const record& each : records_)
+    unknown_moved = unknown_moved || (each.moved != 0 && !each.taken);
+  std::size_t others = in_turn;
+  for (std::size_t count = 0; count < channels_.size(); ++count) {
+    channel& each = channels_[(turn_ + count) % channels_.size()];
+    each.came = 0;
+    each.begun = false;
+    const bool moved = each.record && records_[*each.record].moved != 0;
+    if (!rests && !moved && now - each.moved > in_use) {
+      if (others == 0) continue;
+      --others;
+    }
+    const std::uint32_t before = each.waiting;
+    read_channel(each, read, now);
+    const bool matched = each.record.has_value();
+    if (!matched) match(each);
+    if (!each.record) {
+      each.waiting = (each.put - each.get) & (entries_ - 1);
+      continue;
+    }
+    const record& own = records_[*each.record];
+    each.begun = own.moved != 0;
+    each.waiting = behind(each, own);
+    if (!matched) continue;
+    const std::uint32_t known = before + each.came;
+    each.ahead += own.moved;
+    if (each.ahead <= known) {
+      each.ahead = 0;
+      each.looks_ahead = 0;
+      continue;
+    }
+    each.ahead -= known;
+    each.waiting = 0;
+    if (++each.looks_ahead < most_looks_ahead) continue;
+    // It counts what was not submitted: it is another's.
+    records_[*each.record].taken = false;
+    each.record.reset();
+    each.listed = false;
+    each.ahead = each.looks_ahead = 0;
+    if (now - std::exchange(mismatched_, now) > forgiven_after) mismatches_ = 0;
+    broken_ = broken_ || ++mismatches_ >= most_mismatches;
+  }
+  if (!channels_.empty()) turn_ = (turn_ + in_turn) % channels_.size();
+  // A channel that is not known yet, or is used for the first time.
+  const bool any =
+      std::ranges::any_of(channels_, [](const channel& each) { return each.record.has_value(); });
+  if (!searches() && (unknown_moved || !any) && now - searched_ > pause_) search_again(now);
+}
+
+void channel_words::search_again(time_point now) {
+  searched_ = now;
+  pause_ = std::clamp(2 * pause_, shortest_pause, longest_pause_of_searches);
+  for (const device_mapping& each : mappings_)
+    if (each.end - each.begin <= largest_searched) to_search_.push_back({each, each.begin});
+}
+
+}  // namespace sluice::nvidia

@@ -1,0 +1,159 @@
+#include "work_view.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace sluice::nvidia {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Submissions by which the words of a process have to be found.
+constexpr std::uint64_t enough_submissions = 256;
+/// Searches in vain after which a channel is taken for one without kernels of its own.
+constexpr std::uint8_t enough_fruitless = 4;
+/// Between two searches for the kernels of such a channel: some of a new graph may be elsewhere.
+constexpr duration search_pause = 100ms;
+
+}  // namespace
+
+void work_view::set_mappings(const std::vector<device_mapping>& now) {
+  if (now == mappings_) return;
+  mappings_ = now;
+  channels_.set_mappings(now);
+  std::erase_if(contexts_, [&](const context& each) {
+    return std::ranges::find(now, each.states.in()) == now.end();
+  });
+}
+
+work_view::context* work_view::context_of(const channel_words::channel& of) {
+  if (!of.record) return nullptr;
+  const std::uint64_t begin = channels_.records()[*of.record].mapping;
+  const auto found = std::ranges::find_if(
+      contexts_, [begin](const context& each) { return each.states.in().begin == begin; });
+  return found == contexts_.end() ? nullptr : &*found;
+}
+
+work_view::behaviour& work_view::behaviour_of(const channel_words::channel& of) {
+  const auto found = std::ranges::find(behaviours_, of.at, &behaviour::channel);
+  return found != behaviours_.end() ? *found
+                                    : behaviours_.emplace_back(behaviour{.channel = of.at});
+}
+
+work_view::place& work_view::place_of(gpu_id gpu) {
+  const auto found = std::ranges::find(places_, gpu, &place::gpu);
+  if (found != places_.end()) return *found;
+  calm_.push_back(false);
+  return places_.emplace_back(place{.gpu = gpu});
+}
+
+void work_view::follow_states(const words_reader& read, time_point now) {
+  for (const auto& each : channels_.records()) {
+    if (each.moved == 0) continue;
+    const auto is_in = [&](const device_mapping& in) { return in.begin == each.mapping; };
+    const auto known =
+        std::ranges::find_if(contexts_, [&](const context& one) { return is_in(one.states.in()); });
+    if (known != contexts_.end()) {
+      known->begun += each.moved;
+      // Those that it has not found change now.
+      if (!known->states.known() && !known->states.searches()) known->states.search();
+      continue;
+    }
+    const auto in = std::ranges::find_if(mappings_, is_in);
+    if (in == mappings_.end()) continue;
+    context& made = contexts_.emplace_back(context{.states = kernel_states{*in}});
+    made.searched = now;
+  }
+  for (context& each : contexts_) {
+    for (const std::uint64_t page : channels_.record_pages()) each.states.leave_out(page);
+    (void)each.states.look(read);
+    if (each.states.moved()) each.moved_at = look_;
+  }
+}
+
+/// A submission that begins on a channel with kernels changes a state word, at this look or one
+/// beside it.
+void work_view::explain(const channel_words::channel& of, time_point now) {
+  context* const in = context_of(of);
+  if (in == nullptr || !in->states.known()) return;
+  behaviour& its = behaviour_of(of);
+  if (its.unexplained && !in->states.searches()) {
+    its.unexplained = false;
+    if (in->moved_at + 1 < its.begun_at && its.fruitless < enough_fruitless) ++its.fruitless;
+  }
+  if (its.begun_at + 1 == look_ && in->moved_at + 2 < look_ && !in->states.kernels_run()) {
+    const bool plain = its.fruitless >= enough_fruitless;
+    if (!plain || now - in->searched > search_pause) {
+      in->searched = now;
+      in->states.search();
+      its.unexplained = !plain;
+    }
+  }
+  if (of.begun) its.begun_at = look_;
+}
+
+online_work work_view::work_on(gpu_id gpu, std::uint32_t waiting) {
+  if (waiting != 0) return online_work::waiting;
+  bool runs = false;
+  bool any = false;
+  bool sure = true;
+  for (const auto& each : channels_.channels()) {
+    if (each.gpu != gpu) continue;
+    context* const in = context_of(each);
+    if (in == nullptr) {
+      sure = sure && (each.submitted == 0 || !each.may_run);
+      continue;
+    }
+    any = true;
+    runs = runs || in->states.kernels_run();
+    sure = sure && in->states.known() && !behaviour_of(each).unexplained;
+  }
+  if (runs) return online_work::running;
+  return any && sure && !channels_.broken() ? online_work::finished : online_work::consumed;
+}
+
+void work_view::look(const words_reader& read, time_point now) {
+  ++look_;
+  channels_.look(read, now);
+  // After the records: what has begun shows there.
+  follow_states(read, now);
+  for (place& each : places_) each.came = each.waiting = 0;
+  for (const auto& each : channels_.channels()) {
+    place& where = place_of(each.gpu);
+    where.came += each.came;
+    // One without a record is no channel before it moves.
+    if (each.record || each.submitted != 0) where.waiting += each.waiting;
+    explain(each, now);
+  }
+  for (std::size_t index = 0; index < places_.size(); ++index) {
+    place& where = places_[index];
+    const online_work work = work_on(where.gpu, where.waiting);
+    const bool calm = work == online_work::finished;
+    // What has begun may not show yet as running.
+    if (!calm || calm_[index] || where.work == online_work::unknown) where.work = work;
+    calm_[index] = calm;
+  }
+}
+
+std::string work_view::why_unsure() const {
+  if (channels_.broken())
+    return "the words that count what the GPU has begun do not agree with what was submitted";
+  bool any = false;
+  std::uint64_t without = 0;
+  for (const auto& each : channels_.channels()) {
+    any = any || each.record.has_value();
+    if (!each.record) without += each.submitted;
+  }
+  if (!any && without >= enough_submissions && !channels_.searches())
+    return "no words were found that count what the GPU has begun";
+  for (const context& each : contexts_) {
+    if (each.states.broken())
+      return "the words that tell whether kernels run changed in another way";
+    if (!each.states.known() && each.begun >= enough_submissions && !each.states.searches())
+      return "no words were found that tell whether kernels run";
+  }
+  return {};
+}
+
+}  // namespace sluice::nvidia

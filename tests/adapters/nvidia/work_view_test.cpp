@@ -1,0 +1,436 @@
+/// What the words of a CUDA program tell of its work, against words that behave as measured on an
+/// H200 (driver 580.159.04, CUDA 13), and against others.
+
+#include "work_view.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace sluice::nvidia {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr gpu_id here{7};
+constexpr std::uint64_t node_at = 0x200600000;
+constexpr std::uint64_t control_at = 0x204600000;
+constexpr std::uint64_t mapping_bytes = 2U << 20U;
+constexpr std::uint32_t ring_entries = 1024;
+
+/// A process with a CUDA context: its words, and the GPU that writes them.
+class cuda_process {
+ public:
+  struct layout {
+    std::uint64_t records_end = 0x10000;
+    std::uint64_t states_end = 0x38000;
+    std::uint64_t graphs_end = 0x28000;
+    std::uint32_t begun = 0;  ///< What each channel had submitted before it is looked at.
+    bool states = true;
+  };
+  explicit cuda_process(unsigned channels, layout where) : where_(where), channels_(channels) {
+    node_.resize(mapping_bytes / 4);
+    control_.resize(mapping_bytes / 4);
+    for (unsigned index = 0; index < channels; ++index) {
+      channels_[index].submitted = channels_[index].begun = where.begun + 17 * index;
+      if (where.begun == 0) channels_[index].submitted = channels_[index].begun = 0;
+      store(index);
+    }
+  }
+  cuda_process() : cuda_process(20, {}) {}
+
+  /// \param kernels run after it has begun; 0: it does something that ends at once.
+  void submit(unsigned channel, unsigned kernels = 1) {
+    channels_[channel].work.push_back(kernels);
+    ++channels_[channel].submitted;
+    store(channel);
+  }
+  /// The GPU begins the next submission. \return whether there was one.
+  bool begin(unsigned channel) {
+    auto& one = channels_[channel];
+    if (one.work.empty() || one.running) return false;
+    ++one.begun;
+    const unsigned kernels = one.work.front();
+    one.work.pop_front();
+    store(channel);
+    if (kernels == 0) return true;
+    one.running = true;
+    state(channel, 1);
+    return true;
+  }
+  /// A copy: begun means ended.
+  void end(unsigned channel) {
+    auto& one = channels_[channel];
+    if (!one.running) return;
+    state(channel, 2);
+    ++one.kernels;
+    one.running = false;
+  }
+  void run(unsigned channel, unsigned kernels = 1) {
+    submit(channel, kernels);
+    begin(channel);
+    end(channel);
+  }
+  /// A launch of a graph, whose states lie elsewhere.
+  void graph_begins(unsigned graph) {
+    word(control_, graph_at(graph)) = ++graphs_[graph] << 2U | 1U;
+  }
+  void graph_ends(unsigned graph) { word(control_, graph_at(graph)) = graphs_[graph] << 2U | 2U; }
+
+  std::uint32_t& control_word(std::uint64_t offset) { return word(control_, offset); }
+  std::uint64_t state_at(unsigned channel, std::uint32_t kernel) const {
+    return where_.states_end - 0x100 - 0x80 * channel + 8 * (kernel % 8) + 4;
+  }
+  std::uint32_t& count_of(unsigned channel) {
+    return word(control_, where_.records_end - 16 * (channel + 1));
+  }
+  std::uint32_t kernels_of(unsigned channel) const { return channels_[channel].kernels; }
+  bool works() const {
+    return std::ranges::any_of(channels_,
+                               [](const auto& each) { return each.running || !each.work.empty(); });
+  }
+
+  words_reader reader() {
+    return [this](std::uint64_t at, std::span<std::uint32_t> into) {
+      for (auto& [begin, words] : {std::pair{node_at, &node_}, {control_at, &control_}}) {
+        if (at < begin || at + into.size_bytes() > begin + mapping_bytes) continue;
+        std::copy_n(words->begin() + static_cast<std::ptrdiff_t>((at - begin) / 4), into.size(),
+                    into.begin());
+        ++reads;
+        return true;
+      }
+      return false;
+    };
+  }
+  static std::vector<device_mapping> mappings() {
+    return {{node_at, node_at + mapping_bytes, here},
+            {control_at, control_at + mapping_bytes, gpu_id::none}};
+  }
+
+  unsigned reads = 0;
+
+ private:
+  struct one_channel {
+    std::uint32_t submitted = 0;
+    std::uint32_t begun = 0;
+    std::uint32_t kernels = 0;
+    bool running = false;
+    std::deque<unsigned> work;
+  };
+  static std::uint32_t& word(std::vector<std::uint32_t>& in, std::uint64_t offset) {
+    return in.at(offset / 4);
+  }
+  std::uint64_t graph_at(unsigned graph) const { return where_.graphs_end - 0x50 * graph - 4; }
+  void state(unsigned channel, std::uint32_t what) {
+    const std::uint32_t kernel = channels_[channel].kernels;
+    if (where_.states) word(control_, state_at(channel, kernel)) = (kernel / 8 + 1) << 2U | what;
+  }
+  void store(unsigned index) {
+    const one_channel& one = channels_[index];
+    if (one.submitted == 0) return;
+    const std::uint64_t userd = 0x3000 * std::uint64_t{index} + 0x2000;
+    word(node_, userd + 0x40) = 0x10000 + 0x34 * one.submitted;
+    word(node_, userd + 0x44) = 0x10000 + 0x34 * one.begun;
+    word(node_, userd + 0x4c) = word(node_, userd + 0x60) = 2;
+    word(node_, userd + 0x88) = one.begun % ring_entries;
+    word(node_, userd + 0x8c) = one.submitted % ring_entries;
+    const std::uint64_t record = where_.records_end - 16 * (std::uint64_t{index} + 1);
+    if (one.begun == 0 || word(control_, record) == one.begun) return;
+    const auto now = static_cast<std::uint64_t>(
+        std::chrono::nanoseconds{std::chrono::system_clock::now().time_since_epoch()}.count());
+    word(control_, record) = one.begun;
+    word(control_, record + 8) = static_cast<std::uint32_t>(now);
+    word(control_, record + 12) = static_cast<std::uint32_t>(now >> 32U);
+  }
+
+  layout where_;
+  std::vector<one_channel> channels_;
+  std::map<unsigned, std::uint32_t> graphs_;
+  std::vector<std::uint32_t> node_;
+  std::vector<std::uint32_t> control_;
+};
+
+class WorkView : public ::testing::Test {
+ protected:
+  void look() {
+    time_ += 100us;
+    view_.look(process_->reader(), time_);
+  }
+  void looks(unsigned count) {
+    while (count-- > 0) look();
+  }
+  online_work work() const {
+    return view_.places().empty() ? online_work::unknown : view_.places().front().work;
+  }
+  void begin(unsigned channels = 20, cuda_process::layout where = {}) {
+    process_ = std::make_unique<cuda_process>(channels, where);
+    view_.set_mappings(cuda_process::mappings());
+    looks(300);
+  }
+  /// Until the words must be known.
+  void learn(unsigned channel) {
+    time_ += 10s;  // Searches have pauses.
+    looks(300);
+    for (unsigned i = 0; i < 80; ++i) {
+      process_->submit(channel);
+      look();
+      process_->begin(channel);
+      look();
+      process_->end(channel);
+      looks(20);
+    }
+  }
+  cuda_process& process() { return *process_; }
+
+  std::unique_ptr<cuda_process> process_;
+  work_view view_;
+  time_point time_{1h};
+};
+
+TEST_F(WorkView, SeesSubmittedRunningAndEnded) {
+  begin();
+  process().run(0);
+  learn(0);
+  ASSERT_EQ(work(), online_work::finished) << view_.why_unsure();
+  process().submit(0);
+  look();
+  EXPECT_EQ(work(), online_work::waiting);
+  EXPECT_EQ(view_.places().front().came, 1U);
+  EXPECT_EQ(view_.places().front().waiting, 1U);
+  process().begin(0);
+  looks(50);
+  EXPECT_EQ(work(), online_work::running);
+  process().end(0);
+  looks(2);
+  EXPECT_EQ(work(), online_work::finished);
+}
+
+// A request that begins and ends between two looks is an arrival all the same.
+TEST_F(WorkView, CountsWhatEndedBetweenTwoLooks) {
+  begin();
+  process().run(0);
+  learn(0);
+  for (int i = 0; i < 5; ++i) process().run(0);
+  look();
+  EXPECT_EQ(view_.places().front().came, 5U);
+}
+
+// A process that ran for long before anybody looked: its rings have come round.
+TEST_F(WorkView, LearnsOfAProcessThatRanBefore) {
+  begin(20, {.begun = 70'000});
+  learn(1);
+  process().submit(1);
+  process().begin(1);
+  looks(3);
+  EXPECT_EQ(work(), online_work::running);
+  process().end(1);
+  looks(2);
+  EXPECT_EQ(work(), online_work::finished);
+}
+
+// The places are libcuda's own affair.
+TEST_F(WorkView, FindsTheWordsWhereverTheyAre) {
+  begin(6, {.records_end = 0x1f3000, .states_end = 0x8000, .graphs_end = 0x100000});
+  process().run(0);
+  learn(0);
+  process().submit(0);
+  process().begin(0);
+  looks(3);
+  EXPECT_EQ(work(), online_work::running);
+  process().end(0);
+  looks(2);
+  EXPECT_EQ(work(), online_work::finished);
+}
+
+// Symptom: an end while a kernel ran, of a program whose state words are somewhere else.
+TEST_F(WorkView, DeclaresNoEndWithoutStateWords) {
+  begin(20, {.states = false});
+  process().run(0);
+  for (unsigned i = 0; i < 400; ++i) {
+    process().submit(0);
+    look();
+    process().begin(0);
+    looks(3);
+    EXPECT_NE(work(), online_work::finished);
+    process().end(0);
+    looks(3);
+    EXPECT_NE(work(), online_work::finished);
+  }
+  looks(100);
+  EXPECT_NE(view_.why_unsure().find("whether kernels run"), std::string::npos)
+      << view_.why_unsure();
+}
+
+// Copies have no state word: their record moves at their end.
+TEST_F(WorkView, SeesTheEndOfCopies) {
+  begin();
+  process().run(0);
+  process().run(9, 0);
+  learn(0);
+  for (unsigned i = 0; i < 40; ++i) {
+    process().submit(9, 0);
+    looks(2);
+    EXPECT_EQ(work(), online_work::waiting);
+    process().begin(9);
+    looks(100);
+    EXPECT_EQ(work(), online_work::finished) << "copy " << i;
+  }
+  // Known now: no search delays it.
+  process().submit(9, 0);
+  look();
+  process().begin(9);
+  looks(2);
+  EXPECT_EQ(work(), online_work::finished);
+}
+
+// A graph's states lie in a page of their own, in which nothing has changed before.
+TEST_F(WorkView, FindsTheStatesOfANewGraph) {
+  begin();
+  process().run(0);
+  learn(0);
+  for (unsigned i = 0; i < 30; ++i) {
+    process().submit(0, 0);
+    look();
+    process().begin(0);
+    process().graph_begins(0);
+    looks(3);
+    EXPECT_NE(work(), online_work::finished) << "launch " << i;
+    looks(60);
+    EXPECT_NE(work(), online_work::finished) << "launch " << i;
+    process().graph_ends(0);
+    looks(60);
+    EXPECT_EQ(work(), online_work::finished) << "launch " << i;
+  }
+}
+
+// A stream that was not used before, whose words are in a page that is known.
+TEST_F(WorkView, SeesANewStream) {
+  begin();
+  process().run(0);
+  learn(0);
+  for (unsigned channel = 1; channel < 8; ++channel) {
+    process().submit(channel);
+    process().begin(channel);
+    looks(60);
+    EXPECT_NE(work(), online_work::finished) << "channel " << channel;
+    process().end(channel);
+    looks(60);
+    EXPECT_EQ(work(), online_work::finished) << "channel " << channel;
+  }
+}
+
+TEST_F(WorkView, GivesUpWordsThatChangeInAnotherWay) {
+  begin();
+  process().run(0);
+  learn(0);
+  ASSERT_EQ(work(), online_work::finished);
+  process().control_word(process().state_at(0, 3)) = 3;
+  looks(2);
+  EXPECT_EQ(work(), online_work::consumed);
+  EXPECT_FALSE(view_.why_unsure().empty());
+  process().run(0);
+  looks(10);
+  EXPECT_NE(work(), online_work::finished);
+}
+
+// A record that counts by itself.
+TEST_F(WorkView, GivesUpARecordThatIsAhead) {
+  begin();
+  process().run(0);
+  learn(0);
+  for (int i = 0; i < 20; ++i) {
+    process().count_of(0) += 3;
+    looks(2);
+    process().run(0);
+    looks(2);
+  }
+  looks(600);
+  process().submit(0);
+  process().begin(0);
+  looks(5);
+  EXPECT_NE(work(), online_work::finished);
+}
+
+TEST_F(WorkView, ForgetsAMappingThatIsGone) {
+  begin();
+  process().run(0);
+  learn(0);
+  ASSERT_EQ(work(), online_work::finished);
+  view_.set_mappings({cuda_process::mappings().front()});
+  looks(10);
+  EXPECT_NE(work(), online_work::finished);
+  view_.set_mappings(cuda_process::mappings());
+  looks(100);
+  learn(0);
+  EXPECT_EQ(work(), online_work::finished);
+}
+
+// The same for all schedules: while something of a known channel waits or runs, it is never
+// finished; and what came is what was submitted.
+TEST_F(WorkView, IsNeverFinishedWhileWorkRuns) {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random{seed};
+    const auto below = [&random](unsigned most) { return static_cast<unsigned>(random() % most); };
+    view_ = {};
+    begin(20, {.begun = seed % 2 == 0 ? 0U : 5'000U * seed});
+    for (const unsigned channel : {0U, 1U, 2U}) {
+      process().run(channel);
+      learn(channel);
+    }
+    // In use: looked at each time.
+    for (const unsigned channel : {0U, 1U, 2U}) process().run(channel);
+    looks(20);
+    std::uint64_t submitted = 0;
+    std::uint64_t came = 0;
+    for (unsigned step = 0; step < 20'000; ++step) {
+      const unsigned channel = below(3);
+      switch (below(4)) {
+        case 0:
+          process().submit(channel, below(4) == 0 ? 0U : 1U);
+          ++submitted;
+          break;
+        case 1: process().begin(channel); break;
+        case 2: process().end(channel); break;
+        default: {
+          look();
+          for (const auto& each : view_.places()) came += each.came;
+          if (process().works()) {
+            ASSERT_NE(work(), online_work::finished) << "seed " << seed << ", step " << step;
+          }
+        }
+      }
+    }
+    look();
+    for (const auto& each : view_.places()) came += each.came;
+    EXPECT_EQ(came, submitted) << "seed " << seed;
+    EXPECT_EQ(view_.why_unsure(), "") << "seed " << seed;
+  }
+}
+
+// Memory that is anything: it ends, and claims nothing.
+TEST_F(WorkView, SurvivesAnyMemory) {
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random{seed};
+    work_view view;
+    view.set_mappings(cuda_process::mappings());
+    const words_reader read = [&](std::uint64_t, std::span<std::uint32_t> into) {
+      if (random() % 50 == 0) return false;
+      for (std::uint32_t& each : into)
+        each = random() % 3 == 0 ? static_cast<std::uint32_t>(random()) : random() % 8;
+      return true;
+    };
+    for (unsigned count = 0; count < 100; ++count) view.look(read, time_ += 100us);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::nvidia
