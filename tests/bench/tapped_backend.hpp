@@ -45,6 +45,7 @@ class tapped_backend final : public backend, private backend_listener {
     real_->observed(source, seen);
   }
   void poll_work(duration every) override { real_->poll_work(every); }
+  void marks_requests(pid_t pid, bool so) override { real_->marks_requests(pid, so); }
   void flush() override { real_->flush(); }
   time_point tick(time_point now) override { return real_->tick(now); }
   void stop() override { real_->stop(); }

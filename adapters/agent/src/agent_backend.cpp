@@ -200,6 +200,8 @@ class agent_backend final : public backend {
     if (phase_ == phase::running) follow();
   }
 
+  void marks_requests(pid_t pid, bool so) override { online_.marks_requests(pid, so); }
+
   void flush() override {
     if (std::exchange(unflushed_, false)) ::eventfd_write(agent_.agent_doorbell.get(), 1);
   }

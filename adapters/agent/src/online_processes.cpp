@@ -47,6 +47,12 @@ void online_processes::pace(duration every) noexcept {
   changed_ = true;
 }
 
+void online_processes::marks_requests(pid_t pid, bool so) {
+  std::erase(marking_, pid);
+  if (so) marking_.push_back(pid);
+  changed_ = true;
+}
+
 void online_processes::can_follow(bool can) noexcept {
   can_follow_ = can;
   changed_ = true;
@@ -95,7 +101,8 @@ void online_processes::vote(process& which, std::uint32_t bit, bool online) noex
 }
 
 duration online_processes::wanted(const process& which) const noexcept {
-  return can_follow_ && which.online_votes != 0 ? every_ : duration::zero();
+  const bool marks = std::ranges::find(marking_, which.pid) != marking_.end();
+  return can_follow_ && which.online_votes != 0 && !marks ? every_ : duration::zero();
 }
 
 }  // namespace sluice::agent

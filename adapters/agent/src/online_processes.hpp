@@ -28,6 +28,8 @@ class online_processes {
   /// As backend::observed(). A process is online while one of its sources reports it as online.
   void observe(unsigned source, const observation& seen);
   void pace(duration every) noexcept;
+  /// As backend::marks_requests().
+  void marks_requests(pid_t pid, bool so);
   void can_follow(bool can) noexcept;
   /// The agent is gone: it follows none, and its successor has to say what it can.
   void lost() noexcept;
@@ -49,6 +51,7 @@ class online_processes {
   duration wanted(const process& which) const noexcept;
 
   std::vector<process> processes_;  ///< Online ones, and those that the agent still follows.
+  std::vector<pid_t> marking_;      ///< Those that mark their requests: they are not followed.
   std::size_t followed_ = 0;
   duration every_{};
   bool can_follow_ = false;

@@ -158,6 +158,7 @@ void work_follower::tell(followed& of, time_point now) {
     made.seen.start_time = of.start_time;
     made.seen.gpu = seen.gpu;
     made.seen.work = seen.state;
+    made.seen.waiting = seen.waiting;
     made.seen.at = now;
     const std::scoped_lock held{mutex_};
     auto old = std::ranges::find_if(reports_, [&](const report& one) {

@@ -186,6 +186,7 @@ class reader {
     to.stop_limit = with.span("stop_limit");
     to.inbox_capacity = with.number<std::size_t>("inbox_capacity");
     to.suspend_copy_queues = with.flag("suspend_copy_queues");
+    to.see_unmarked = with.flag("see_unmarked");
     if (const std::string problem = to.problem(); !problem.empty()) throw wrong{problem};
   }
 
@@ -258,6 +259,7 @@ class reader {
       rec::client made{
           from.id<client_id>("id"),
           std::string(from.text("name")),
+          from.number<pid_t>("pid"),
           from.ids<gpu_id>("gpus"),
           {from.span("target_request"), from.span("target_ttft"), from.span("target_itl")}};
       if (made.id == client_id::none || !clients_.try_emplace(made.id).second) {
@@ -332,6 +334,7 @@ class reader {
     to.start_time = from.number<std::uint64_t>("start");
     to.group_key = from.number<std::uint64_t>("group");
     to.count = from.number<std::uint32_t>("count");
+    to.waiting = from.number<std::uint32_t>("waiting");
     to.at = to.kind == observation_kind::breaker_kept ? from.when("until", never) : from.when("at");
     return made;
   }

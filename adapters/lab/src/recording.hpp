@@ -37,6 +37,7 @@ struct overflow {
 struct client {
   client_id id{};
   std::string name;
+  pid_t pid = 0;
   std::vector<gpu_id> gpus;
   std::array<duration, span_kinds> targets{};
 };

@@ -547,8 +547,8 @@ void replay_run::play(const recording::entry& each, time_point turn) {
     core_->observe(seen->source, seen->what);
     time_.set(turn);
   } else if (const auto* const came = std::get_if<rec::client>(&each.what)) {
-    auto made =
-        core_->register_client({.name = came->name, .gpus = came->gpus, .targets = came->targets});
+    auto made = core_->register_client(
+        {.name = came->name, .gpus = came->gpus, .targets = came->targets, .pid = came->pid});
     if (made) clients_[came->id] = std::move(*made);
   } else if (const auto* const work = std::get_if<rec::work>(&each.what)) {
     online_client& client = clients_[work->client];

@@ -166,6 +166,7 @@ json::object gpu_json(const gpu_picture& gpu, const queue_count& queues, const h
       {"not_off_queues", gpu.not_off},
       {"online_in_flight", gpu.online_in_flight},
       {"online_work", text_of(gpu.work)},
+      {"online_waiting", gpu.online_waiting},
       {"busy", gpu.busy},
       {"last_begin_unix_ms", time_or_null(now, gpu.last_begin)},
       {"last_end_unix_ms", time_or_null(now, gpu.last_end)},

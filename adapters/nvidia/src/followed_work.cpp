@@ -69,7 +69,8 @@ bool followed_work::look(time_point now, std::vector<work>& found) {
   view_.look(
       [this](std::uint64_t at, std::span<std::uint32_t> into) { return memory_.read(at, into); },
       now);
-  for (const auto& each : view_.places()) found.push_back({each.gpu, each.work, each.came});
+  for (const auto& each : view_.places())
+    found.push_back({each.gpu, each.work, each.came, each.waiting});
   return true;
 }
 

@@ -51,6 +51,11 @@ client_view client_ledger::view_of(const client& one) noexcept {
   return {one.page->id, one.page->options.name, one.gpus, one.page->options.targets};
 }
 
+pid_t client_ledger::pid_of(const client& one) const noexcept {
+  if (one.page->maker == client_page::made_by::scheduler) return 0;
+  return one.page->options.pid == 0 ? own_pid_ : one.page->options.pid;
+}
+
 bool client_ledger::has_news() const noexcept {
   if (desk_.has_arrivals() || desk_.has_new_waits()) return true;
   return std::any_of(clients_.begin(), clients_.end(), [](const client& one) {
@@ -93,6 +98,7 @@ void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events
 void client_ledger::look(time_point now, std::vector<event>& events) {
   for (const client& one : withdrawn_) {
     table_.remove_client(one.page->id);
+    if (const pid_t pid = pid_of(one); pid != 0) seen_.client_left(pid);
     tell(one, journal_kind::client_gone, now);  // after what it did last
   }
   withdrawn_.clear();
@@ -110,8 +116,10 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       one.read = one.page->taken;
       one.lost_marks = one.page->lost;
       table_.add_client(view_of(one));
-      if (record_ != nullptr) {
-        record_->client(one.page->id, one.page->options);
+      if (const pid_t pid = pid_of(one); pid != 0) {
+        seen_.client_came(pid);
+        // The others follow from what was seen.
+        if (record_ != nullptr) record_->client(one.page->id, one.page->options);
       }
       tell(one, journal_kind::client, now);
     }
@@ -140,7 +148,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
 }
 
 void client_ledger::follow_gang(client& one, time_point now, std::vector<event>& events) {
-  if (one.named.empty()) return;
+  if (one.named.empty() || one.page->maker == client_page::made_by::scheduler) return;
   const std::span<const gpu_id> gang = table_.own_gang();
   const auto wanted = [&](gpu_id id) {
     return std::binary_search(one.named.begin(), one.named.end(), id) ||
@@ -191,7 +199,8 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
   __atomic_store_n(&words.seen, begun + one.base, __ATOMIC_RELAXED);
 
   const std::uint64_t began = begun - std::exchange(one.begun, begun);
-  if (record_ != nullptr && (began != 0 || one.ended != ended_before || withdrawn)) {
+  if (record_ != nullptr && page.maker == client_page::made_by::client &&
+      (began != 0 || one.ended != ended_before || withdrawn)) {
     record_->work(page.id, begun, one.ended, began != 0 ? stamp : time_point{}, withdrawn);
   }
   if (one.ended - one.excess_ends > begun) one.excess_ends = one.ended - begun;
@@ -312,7 +321,7 @@ void client_ledger::take_marks(client& one, bool withdrawn, time_point now,
     }
     const time_point at{duration(mark.at)};
     const auto kind = static_cast<span_kind>(mark.kind);
-    if (record_ != nullptr) {
+    if (record_ != nullptr && one.page->maker == client_page::made_by::client) {
       record_->mark(one.page->id, kind, mark.request, mark.begins != 0, at);
     }
     if (mark.begins == 0) {

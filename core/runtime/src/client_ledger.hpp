@@ -6,6 +6,7 @@
 #include "journalist.hpp"
 #include "open_spans.hpp"
 #include "record_stream.hpp"
+#include "seen_requests.hpp"
 #include "table.hpp"
 
 #include <cstdint>
@@ -25,11 +26,14 @@ class client_ledger {
  public:
   /// \param record nullptr: there is none.
   client_ledger(const scheduler_config& config, table& world, statistics& stats, front_desk& desk,
-                journalist& journal, record_stream* record) noexcept
+                seen_requests& seen, pid_t own_pid, journalist& journal,
+                record_stream* record) noexcept
       : config_(config),
         table_(world),
         stats_(stats),
         desk_(desk),
+        seen_(seen),
+        own_pid_(own_pid),
         journal_(journal),
         record_(record) {}
 
@@ -78,6 +82,8 @@ class client_ledger {
                                      time_point now, std::vector<event>& events);
   void settle_spans(client& one, bool withdrawn, time_point now, std::vector<event>& events);
   static client_view view_of(const client& one) noexcept;
+  /// Whose client it is. 0: nobody's, the scheduler made it.
+  pid_t pid_of(const client& one) const noexcept;
   void tell(const client& one, journal_kind kind, time_point now) noexcept;
   /// Begins or spans that nobody will end. \param again as entry_words::again.
   void tell_lost(const client& one, journal_kind kind, std::uint64_t count, time_point now,
@@ -93,6 +99,8 @@ class client_ledger {
   table& table_;
   statistics& stats_;
   front_desk& desk_;
+  seen_requests& seen_;
+  const pid_t own_pid_;
   journalist& journal_;
   record_stream* const record_;
   std::vector<client> clients_;

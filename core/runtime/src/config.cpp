@@ -41,6 +41,7 @@ void for_each_setting(Config& config, Duration&& span, Number&& number, Flag&& f
   span("stop_limit", config.stop_limit, 0ns, 60s);
   number("inbox_capacity", config.inbox_capacity, std::size_t{16}, std::size_t{1} << 20);
   flag("suspend_copy_queues", config.suspend_copy_queues);
+  flag("see_unmarked", config.see_unmarked);
 }
 
 /// Said with the arithmetic.

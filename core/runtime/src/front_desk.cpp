@@ -174,7 +174,8 @@ std::uint64_t past(const sluice_client_words& words) noexcept {
 
 client_page::client_page(client_id with_id, client_options with_options,
                          std::shared_ptr<core::front_desk> at,
-                         std::shared_ptr<sluice_client_words> with_words, remote_client* from)
+                         std::shared_ptr<sluice_client_words> with_words, remote_client* from,
+                         made_by made)
     : id(with_id),
       options(std::move(with_options)),
       desk(std::move(at)),
@@ -183,6 +184,7 @@ client_page::client_page(client_id with_id, client_options with_options,
       taken(core::load_word(words->taken)),
       lost(core::load_word(words->lost)),
       foreign(from != nullptr),
+      maker(made),
       remote(from) {}
 
 void client_page::begin() noexcept {
@@ -191,6 +193,13 @@ void client_page::begin() noexcept {
   }
   sluice_words_begin(words.get());
   desk->wake().ring();
+}
+
+void client_page::begin(time_point at) noexcept {
+  if (sluice_words_all_seen(words.get()) != 0) {
+    sluice_words_first_unseen(words.get(), at.time_since_epoch().count());
+  }
+  sluice_words_begin(words.get());
 }
 
 void client_page::end() noexcept {

@@ -70,11 +70,18 @@ inline std::uint64_t load_word(const std::uint64_t& word) noexcept {
 
 /// One client. Owned together by the client, its tokens and the reactor, so that each may go first.
 struct client_page {
+  enum class made_by : std::uint8_t {
+    client,
+    scheduler,  ///< For a process that is no client: what is seen of its work (seen_requests.hpp).
+  };
   /// \param from of a client in another process: its words are not to be trusted. Null: of this.
   client_page(client_id id, client_options options, std::shared_ptr<core::front_desk> desk,
-              std::shared_ptr<sluice_client_words> words, remote_client* from);
+              std::shared_ptr<sluice_client_words> words, remote_client* from,
+              made_by maker = made_by::client);
 
   void begin() noexcept;
+  /// At a time that is past.
+  void begin(time_point at) noexcept;
   void end() noexcept;
   void mark(span_kind kind, std::uint64_t request, time_point at, bool begins) noexcept;
 
@@ -88,6 +95,7 @@ struct client_page {
   const std::uint64_t taken;
   const std::uint64_t lost;
   const bool foreign;
+  const made_by maker;
   std::atomic<bool> withdrawn{false};
   /// Reactor thread. Null once the client is withdrawn.
   remote_client* remote;

@@ -32,10 +32,11 @@ void pointer_ledger::observe(const observation& seen) {
     return one.pid == seen.pid && one.start_time == seen.start_time && one.gpu == seen.gpu;
   });
   if (found == entries_.end()) {
-    found = entries_.insert(found, {seen.pid, seen.start_time, seen.gpu, {}, 0, {}});
+    found = entries_.insert(found, {seen.pid, seen.start_time, seen.gpu, {}, 0, {}, 0});
   }
   found->work = seen.work;
   found->packets += seen.count;
+  found->waiting = seen.waiting;
   found->at = seen.at;
   news_ = true;
 }
@@ -49,6 +50,7 @@ void pointer_ledger::add(gpu_id where, const entry& one, const process& owner) {
     here.owner = &owner;
   }
   here.packets += one.packets;
+  here.waiting += one.waiting;
   if (one.packets != 0) here.at = std::max(here.at, one.at);
 }
 
@@ -81,6 +83,7 @@ void pointer_ledger::look(time_point now, std::vector<event>& events) {
     const sum& here = sums_[i];
     const online_work work = ranks[static_cast<std::size_t>(here.rank)];
     where.work_of = here.owner != nullptr ? here.owner->id : process_id{};
+    where.online_waiting = here.waiting;
     if (work == view.work && here.packets == 0) continue;
     const time_point at = here.packets != 0 ? std::min(here.at, now) : now;
     if (here.packets != 0) {
@@ -96,6 +99,7 @@ void pointer_ledger::forget() noexcept {
   if (entries_.empty()) return;
   entries_.clear();
   for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
+    table_.gpu_number(i).online_waiting = 0;
     table_.view_of(table_.gpu_number(i)).work = online_work::unknown;
   }
 }

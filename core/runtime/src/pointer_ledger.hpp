@@ -41,11 +41,13 @@ class pointer_ledger {
     online_work work;
     std::uint32_t packets;  // Since the last look.
     time_point at;
+    std::uint32_t waiting;
   };
   struct sum {
     int rank = 0;
     const process* owner = nullptr;  // The one whose work has this rank.
     std::uint32_t packets = 0;
+    std::uint32_t waiting = 0;
     time_point at{};
   };
   void add(gpu_id where, const entry& one, const process& owner);

@@ -227,6 +227,7 @@ void record_stream::begin(const beginning& what) noexcept {
       .always("stop_limit", with.stop_limit)
       .always("inbox_capacity", with.inbox_capacity)
       .flag("suspend_copy_queues", with.suspend_copy_queues)
+      .flag("see_unmarked", with.see_unmarked)
       .close();
   put(made);
 }
@@ -239,7 +240,7 @@ void record_stream::seen(unsigned source, const observation& what) noexcept {
   made.add("group", what.group_key).add("priority", what.priority).add("gpu", what.gpu);
   made.add("queue", what.queue).add("type", what.type);
   if (what.work != online_work::unknown) made.text("work", to_string(what.work));
-  made.add("count", what.count);
+  made.add("count", what.count).add("waiting", what.waiting);
   made.when(what.kind == observation_kind::breaker_kept ? "until" : "at", what.at);
   put(made);
 }
@@ -254,6 +255,7 @@ void record_stream::client(client_id id, const client_options& options) noexcept
   const auto& [request, ttft, itl] = options.targets;
   put(made.add("id", id)
           .text("name", options.name)
+          .add("pid", options.pid)
           .numbers("gpus", options.gpus)
           .add("target_request", request.count())
           .add("target_ttft", ttft.count())

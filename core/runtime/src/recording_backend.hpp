@@ -52,6 +52,7 @@ class recording_backend final : public backend, private backend_listener {
     other_.observed(source, seen);
   }
   void poll_work(duration every) override { other_.poll_work(every); }
+  void marks_requests(pid_t pid, bool so) override { other_.marks_requests(pid, so); }
   void flush() override { other_.flush(); }
   time_point tick(time_point now) override { return other_.tick(now); }
   void stop() override { other_.stop(); }

@@ -63,7 +63,8 @@ struct gpu {
   bool begun_this_turn = false;
   bool told_busy = false;  ///< In the journal.
   time_point busy_since{};
-  process_id work_of{};  ///< The process whose queue pointers show `work` of the view.
+  std::uint32_t online_waiting = 0;  ///< Submissions of online processes that have not begun.
+  process_id work_of{};              ///< The process whose queue pointers show `work` of the view.
 };
 
 /// Online work came, at `at`: measured from now on, if it is not yet and something is to make room.

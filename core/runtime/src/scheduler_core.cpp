@@ -17,6 +17,7 @@
 #include "recording_backend.hpp"
 #include "remote_clients.hpp"
 #include "reservations.hpp"
+#include "seen_requests.hpp"
 #include "table.hpp"
 #include "table_picture.hpp"
 
@@ -67,7 +68,8 @@ class core_impl final : public scheduler_core, public backend_listener, public d
         intake_(table_, members_, journal_),
         actual_(table_, members_),
         remote_(desk_, table_),
-        clients_(config_, table_, stats_, *desk_, journal_, record_.get()),
+        seen_(config_, table_, desk_, backend_),
+        clients_(config_, table_, stats_, *desk_, seen_, options.own_pid, journal_, record_.get()),
         pointers_(table_),
         holds_(config_, table_, stats_, journal_),
         reconciler_(config_, table_, actual_, backend_, stats_, journal_, time_),
@@ -103,7 +105,11 @@ class core_impl final : public scheduler_core, public backend_listener, public d
                  std::max(table_.now(), time_.now()));
   }
   time_point step() override;
-  duration pointer_interval() const noexcept override { return pointer_interval_; }
+  duration pointer_interval() const noexcept override {
+    const duration seen = seen_.interval(table_.now());
+    if (seen == duration::zero()) return pointer_interval_;
+    return pointer_interval_ == duration::zero() ? seen : std::min(seen, pointer_interval_);
+  }
   void begin_stop() override;
   bool all_running() const noexcept override {
     return stats_.suspended_now == 0 && actual_.batches_in_flight() == 0 && reservations_.none() &&
@@ -215,6 +221,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   void tell_events(time_point now);
   void tell_policy(std::string_view before, std::optional<std::string_view> removed,
                    time_point now);
+  void saw_work(const observation& seen);
   bool is_clear(const client_page& page);
 
   scheduler_config config_;
@@ -232,6 +239,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   core::intake intake_;
   core::actual_state actual_;
   core::remote_clients remote_;
+  core::seen_requests seen_;
   core::client_ledger clients_;
   core::pointer_ledger pointers_;
   core::holds holds_;
@@ -286,6 +294,7 @@ time_point core_impl::step() {
     table_.for_each_group([this](core::group& one) { table_.touch(one); });
   }
 
+  seen_.work(now);
   clients_.look(now, events_);
   members_.reshape();
   pointers_.look(now, events_);
@@ -313,7 +322,8 @@ time_point core_impl::step() {
       (!events_.empty() || !table_.changed().empty() || policy_wake_ <= now)) {
     decide(now);
   }
-  if (pointer_interval_ == duration::zero()) pointers_.forget();
+  if (pointer_interval() == duration::zero()) pointers_.forget();
+  if (seen_.interval(now) == duration::zero()) seen_.forget();
   table_.clear_changed();
   quanta_.work(now);  // What is to be taken back is, before the attacher gives its process back.
   attacher_.work(now);
@@ -323,7 +333,7 @@ time_point core_impl::step() {
   const bool handed_over = reconciler_.reconcile(now);
   if (room_wanted) room_was_made_ = handed_over;
   // After the batches, which are not to wait behind it.
-  if (const duration wanted = pointer_interval_; wanted != std::exchange(work_interval_, wanted)) {
+  if (const duration wanted = pointer_interval(); wanted != std::exchange(work_interval_, wanted)) {
     backend_.poll_work(wanted);
   }
   holds_.after_batches(now);
@@ -344,9 +354,9 @@ time_point core_impl::step() {
   stats_.turn.record(time_.now() - now);
   due_ = policy_is_new_ && !stopping_
              ? now
-             : std::min({waits, next_tick_, policy_wake_, clients_.next(), holds_.next(),
-                         reconciler_.next(), reservations_.next(), quanta_.next(), attacher_.next(),
-                         breaker_.next()});
+             : std::min({waits, next_tick_, policy_wake_, seen_.next(), clients_.next(),
+                         holds_.next(), reconciler_.next(), reservations_.next(), quanta_.next(),
+                         attacher_.next(), breaker_.next()});
   return due_;
 }
 
@@ -548,8 +558,8 @@ void core_impl::observe(unsigned source, const observation& seen, time_point now
     case observation_kind::breaker_kept: breaker_.keep(seen.gpu, seen.at, now); break;
     case observation_kind::breaker_rearmed: breaker_.rearm(seen.gpu); break;
     case observation_kind::pointers_seen:
-      // One that comes after the policy's last word on it is old.
-      if (pointer_interval_ != duration::zero()) pointers_.observe(seen);
+      // One that comes after nobody wanted it any more is old.
+      if (pointer_interval() != duration::zero()) saw_work(seen);
       break;
     default: intake_.observe(source, seen);
   }
@@ -559,7 +569,8 @@ void core_impl::observe(unsigned source, const observation& seen, time_point now
 /// Another process may have made it up: only what pointers_seen means is taken over, and only of
 /// what the sources know, so that it adds no rows.
 void core_impl::observed(const observation& seen) {
-  if (seen.kind != observation_kind::pointers_seen || pointer_interval_ == duration::zero()) return;
+  if (seen.kind != observation_kind::pointers_seen || pointer_interval() == duration::zero())
+    return;
   if (table_.find(seen.pid, seen.start_time) == nullptr || table_.find_gpu(seen.gpu) == nullptr) {
     return;
   }
@@ -571,9 +582,15 @@ void core_impl::observed(const observation& seen) {
   taken.gpu = seen.gpu;
   taken.start_time = seen.start_time;
   taken.count = seen.count;
+  taken.waiting = seen.waiting;
   taken.at = std::clamp(seen.at, now - longest_way, now);
   if (record_) record_->seen(backend_source, taken);
-  pointers_.observe(taken);
+  saw_work(taken);
+}
+
+void core_impl::saw_work(const observation& seen) {
+  pointers_.observe(seen);
+  if (seen_.interval(table_.now()) != duration::zero()) seen_.observe(seen);
 }
 
 void core_impl::overflowed(unsigned source, std::uint64_t dropped) noexcept {

@@ -82,6 +82,7 @@ picture picture_of(const table& world) {
                          .slots = view.slots,
                          .online_in_flight = view.online_in_flight,
                          .work = view.work,
+                         .online_waiting = one.online_waiting,
                          .busy = has_online_work(view),
                          .last_begin = view.last_begin,
                          .last_end = view.last_end,

@@ -55,6 +55,11 @@ struct scheduler_config {
   /// Whether an offline process's copy queues are suspended with its compute queues. They are its
   /// copies, which go on otherwise; suspended, they stall the threads that wait for a copy.
   bool suspend_copy_queues = false;
+  /// Whether the work of online processes without a client is looked at, where driver or sources
+  /// can see it, and counts as requests: each lasts from a submission until nothing has been under
+  /// way for a time that is learnt. Costs up to 10,000 looks a second while there is such work and
+  /// something offline.
+  bool see_unmarked = false;
 
   /// \return one line that names key, value and range of the first setting out of its range; empty
   ///         when there is none.

@@ -74,7 +74,8 @@ struct gpu_picture {
   std::uint32_t slots = 0;             ///< As gpu_view::slots.
   std::uint32_t online_in_flight = 0;  ///< Busy periods of clients.
   online_work work = online_work::unknown;
-  bool busy = false;  ///< Online work is in flight, by clients or pointers.
+  std::uint32_t online_waiting = 0;  ///< Online submissions that have not begun, where it is seen.
+  bool busy = false;                 ///< Online work is in flight, by clients or pointers.
   time_point last_begin{};
   time_point last_end{};
   duration suspend_cost{};  ///< As gpu_view's.

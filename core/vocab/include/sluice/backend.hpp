@@ -231,6 +231,11 @@ class backend {
   /// As source::poll_pointers(), where the acting side sees the work of online processes and the
   /// host does not. backend_listener::observed() says what changed. Never blocks.
   virtual void poll_work(duration every) { (void)every; }
+  /// Whether a client in that process marks its requests: then nobody has to look at its work.
+  virtual void marks_requests(pid_t pid, bool so) {
+    (void)pid;
+    (void)so;
+  }
   /// Nothing more will be submitted this turn: what waits for company goes out.
   virtual void flush() {}
   /// Says "the scheduler lives" (renews the lease) and checks the acting side.

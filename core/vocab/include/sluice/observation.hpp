@@ -22,9 +22,9 @@ enum class observation_kind : std::uint8_t {
   queue_seen,     ///< pid, start_time, queue, gpu, type.
   queue_gone,     ///< pid, start_time, queue.
   gpu_seen,       ///< gpu, group_key, count: its hardware slots for compute queues, 0: not known.
-  pointers_seen,  ///< pid, start_time, gpu, work, count: packets that the process's queues there
-                  ///< got since the last one. Only when work changed or packets came, and only
-                  ///< while source::poll_pointers() or backend::poll_work() asks for it.
+  pointers_seen,  ///< pid, start_time, gpu, work, waiting, count: packets that the process's
+                  ///< queues there got since the last one. Only when work changed or packets came,
+                  ///< and only while source::poll_pointers() or backend::poll_work() asks for it.
   gpu_lost,  ///< gpu: it was reset, or is about to be, at `at`. As backend_listener::gpu_lost().
   breaker_kept,  ///< gpu: its breaker was open before this scheduler began, and is so until `at`.
   breaker_rearmed,  ///< gpu: an operator said that it works again. As scheduler::rearm().
@@ -47,6 +47,7 @@ struct observation {
                                  ///< GPUs with the same non-zero key are reset
                                  ///< together.
   std::uint32_t count = 0;       ///< gpu_seen, pointers_seen.
+  std::uint32_t waiting = 0;     ///< pointers_seen: submissions that have not begun, if known.
   time_point at{};               ///< When it was seen, but for breaker_kept.
 };
 static_assert(std::is_trivially_copyable_v<observation>);

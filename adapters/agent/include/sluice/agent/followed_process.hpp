@@ -23,7 +23,8 @@ class followed_process {
   struct work {
     gpu_id gpu{};
     online_work state{};
-    std::uint32_t came = 0;  ///< Submissions since the look before.
+    std::uint32_t came = 0;     ///< Submissions since the look before.
+    std::uint32_t waiting = 0;  ///< Submissions that have not begun.
   };
 
   followed_process() = default;
