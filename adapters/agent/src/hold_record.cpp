@@ -1,5 +1,7 @@
 #include "hold_record.hpp"
 
+#include "found_record.hpp"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -16,7 +18,7 @@
 #include <thread>
 #include <utility>
 
-#include "sluice/os/proc.hpp"
+#include "sluice/os/node_lock.hpp"
 
 namespace sluice::agent {
 
@@ -119,11 +121,20 @@ result<unique_fd> open_file(const std::string& path, int how) {
   return file;
 }
 
-bool try_lock(int fd) noexcept {
+struct flock whole_record() {
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
+  return whole;
+}
+bool try_lock(int fd) noexcept {
+  struct flock whole = whole_record();
   return ::fcntl(fd, F_OFD_SETLK, &whole) == 0;
+}
+/// Whether no process has it locked.
+bool is_free(int fd) noexcept {
+  struct flock whole = whole_record();
+  return ::fcntl(fd, F_OFD_GETLK, &whole) == 0 && whole.l_type == F_UNLCK;
 }
 
 }  // namespace
@@ -210,18 +221,40 @@ result<hold_record::content> hold_record::look(const std::string& path) {
   const auto file = open_file(path, O_RDONLY);
   if (!file && file.error() == boost::system::errc::no_such_file_or_directory) return content{};
   if (!file) return file.error();
+  const bool free = is_free(file->get());
   const auto kind = kind_of(file->get());
   if (!kind) return kind.error();
   if (*kind == content_kind::another_version) return errc::not_supported;
-  if (*kind == content_kind::none) return content{};
+  content seen;
+  seen.is_there = true;
+  if (*kind == content_kind::none) return seen;
   void* const mapped = ::mmap(nullptr, sizeof(page), PROT_READ, MAP_SHARED, file->get(), 0);
   if (mapped == MAP_FAILED) return last_system_error();
   const auto* const there = static_cast<const page*>(mapped);
-  content seen;
   seen.by = {text_of(there->driver), settings_of(text_of(there->settings))};
   for (auto& [number, what] : there->held()) seen.holds.push_back(what);
   ::munmap(mapped, sizeof(page));
+  // Looked at before and after, because an agent may have begun or ended meanwhile.
+  seen.is_orphaned = !seen.holds.empty() && free && is_free(file->get());
   return seen;
+}
+
+std::vector<found_record> find_records(const std::string& owner_lock) {
+  std::vector<found_record> all;
+  for (unsigned which = 0; which <= most_hand_locks; ++which) {
+    found_record one;
+    one.owner_lock = which == 0 ? owner_lock : hand_lock(owner_lock, which);
+    one.path = holds_beside(one.owner_lock);
+    if (auto seen = hold_record::look(one.path); !seen) {
+      one.error = seen.error();
+    } else {
+      if (!seen->is_there) continue;
+      one.holds = std::move(seen->holds);
+      one.is_orphaned = seen->is_orphaned;
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 std::optional<hold_book::number> hold_record::enter(const hold& what) noexcept {

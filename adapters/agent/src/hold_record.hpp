@@ -40,8 +40,10 @@ class hold_record final : public hold_book {
 
   /// What stands in a file at one moment, for who has no right to act on it.
   struct content {
-    acting_choice by{};  ///< Whose holds they are.
+    bool is_there = false;  ///< The file.
+    acting_choice by{};     ///< Whose holds they are.
     std::vector<hold> holds{};
+    bool is_orphaned = false;  ///< As found_record::is_orphaned.
   };
 
   /// Makes the file where it is missing (0600).

@@ -3,6 +3,7 @@
 #include "admission.hpp"
 #include "agent_loop.hpp"
 #include "agent_settings.hpp"
+#include "found_record.hpp"
 #include "guardian.hpp"
 #include "hold_record.hpp"
 #include "host_line.hpp"
@@ -20,12 +21,15 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "sluice/os/node_lock.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::agent {
 
@@ -99,70 +103,101 @@ class rescuer {
       say("cannot rescue: " + why);
       return 1;
     }
+    const std::string directory = std::filesystem::path{owner_}.parent_path();
+    std::error_code error;
+    if (!std::filesystem::is_directory(directory.empty() ? "." : directory, error)) {
+      say("cannot rescue: cannot look in " + directory + ": " +
+          (error ? error.message() : "it is not a directory") +
+          "; name the directory of the daemon (--directory or --config)");
+      return 1;
+    }
     bool failed = false;
-    std::vector<std::string> locks{owner_};
-    for (unsigned which = 1; which <= most_hand_locks; ++which)
-      locks.push_back(hand_lock(owner_, which));
-    for (const auto& each : locks) failed |= !rescue_beside(each);
+    const auto records = find_records(owner_);
+    for (const auto& each : records) failed |= !rescue(each);
     if (held_ != 0)
-      std::printf("resumed: %zu of %zu\n", held_ - still_, held_);
+      std::printf("resumed: %zu of %zu\n%s", resumed_, held_, words_.c_str());
+    else if (records.empty() && !chosen_.everything)
+      std::printf(
+          "no agent has recorded in %s that it suspended a process; if a record was lost, "
+          "run 'sluice rescue --everything'\n",
+          directory.c_str());
     else if (!failed && !owned_ && !chosen_.everything)
-      std::puts("nothing is held");
+      std::puts(unread_ ? "nothing is held by the agents whose records this user may read"
+                        : "nothing is held");
     std::fflush(stdout);
-    if (chosen_.everything) return release_everything(locks) && !failed ? 0 : 1;
-    return failed || still_ != 0 ? 1 : 0;
+    if (chosen_.everything) return release_everything() && !failed ? 0 : 1;
+    return failed || resumed_ != held_ ? 1 : 0;
   }
 
  private:
+  /// As the command that was given: `sluice rescue` runs this program under its own name.
   static void say(std::string_view words) {
-    std::fprintf(stderr, "sluice-agent: %.*s\n", static_cast<int>(words.size()), words.data());
+    std::fprintf(stderr, "%s: %.*s\n", program_invocation_short_name,
+                 static_cast<int>(words.size()), words.data());
   }
 
   /// \return false where the record cannot be looked at.
-  bool rescue_beside(const std::string& lock) {
-    const std::string path = holds_beside(lock);
-    const auto seen = hold_record::look(path);
-    const bool by_hand = lock != owner_;
-    if (!seen) {
+  bool rescue(const found_record& seen) {
+    const bool by_hand = seen.owner_lock != owner_;
+    if (seen.error) {
       // Of another user, whose it is to look.
-      if (by_hand && seen.error() == boost::system::errc::permission_denied) return true;
-      say("cannot rescue: cannot read " + path + ": " + seen.error().message());
+      if (by_hand && seen.error == boost::system::errc::permission_denied) {
+        unread_ = true;
+        return true;
+      }
+      say("cannot rescue: cannot read " + seen.path + ": " +
+          (seen.error == errc::not_supported
+               ? "another version of sluice wrote it; run 'rescue' of that version"
+               : seen.error.message() + "; run as root, or as the user of the agent"));
       return false;
     }
-    if (seen->holds.empty()) return true;
-    if (const auto owner = node_lock::look(lock); owner && *owner && !(*owner)->ended) {
+    if (seen.holds.empty()) return true;
+    if (const auto owner = node_lock::look(seen.owner_lock); owner && *owner && !(*owner)->ended) {
       owned_ = true;
-      std::printf("%s is owned by %s; that agent resumes what it suspended\n", lock.c_str(),
-                  (*owner)->words.c_str());
+      std::printf("%s is owned by %s; that agent resumes what it suspended; to resume it now, %s\n",
+                  seen.owner_lock.c_str(), (*owner)->words.c_str(),
+                  by_hand ? "run 'sluice resume'" : "run 'sluice pause', or end that program");
       return by_hand;  // what a 'sluice suspend' holds is to be held
     }
-    const auto record = hold_record::open(path, rescue_patience, say);
+    const auto record = hold_record::open(seen.path, rescue_patience, say);
     if (!record) return false;
-    held_ += (*record)->held().size();
-    still_ += release_leftovers(**record, drivers_, rescue_patience, say);
+    const auto held = (*record)->held();
+    held_ += held.size();
+    (void)release_leftovers(**record, drivers_, rescue_patience, say);
+    const auto still = (*record)->held();
+    for (const auto& [number, what] : held) {
+      if (std::ranges::find(still, number, [](const auto& one) { return one.first; }) !=
+          still.end())
+        continue;
+      ++resumed_;
+      const std::string pid = std::to_string(what.pid);
+      words_ += start_time_of(what.pid) == what.start_time
+                    ? "  process " + pid + " (" + command_of(what.pid) + ")\n"
+                    : "  process " + pid + ", which has ended\n";
+    }
     return true;
   }
 
   /// No agent may begin meanwhile.
-  bool release_everything(const std::vector<std::string>& locks) {
+  bool release_everything() {
     const auto driver = make(drivers_, chosen_.choice.driver);
     std::string why = driver == nullptr ? "this program has no driver '" + chosen_.choice.driver +
                                               "'; it has: " + names_of(drivers_)
                                         : apply(chosen_.choice, *driver);
     if (why.empty() && ::getauxval(AT_SECURE) != 0) why = driver->distrust();
     std::vector<std::unique_ptr<node_lock>> taken;
-    for (const auto& each : locks) {
-      if (!why.empty()) break;
-      const auto owner = node_lock::look(each);
+    for (unsigned which = 0; which <= most_hand_locks && why.empty(); ++which) {
+      const std::string lock = which == 0 ? owner_ : hand_lock(owner_, which);
+      const auto owner = node_lock::look(lock);
       if (owner && *owner) {
-        why = each + " is owned by " + (*owner)->words +
-              (each == owner_ ? "; 'sluice pause' makes it resume everything; to go on without it, "
-                                "stop that program"
-                              : "; run 'sluice resume' for the process that it holds");
+        why = lock + " is owned by " + (*owner)->words +
+              (which == 0 ? "; 'sluice pause' makes it resume everything; to go on without it, "
+                            "stop that program"
+                          : "; run 'sluice resume' for the process that it holds");
         break;
       }
-      auto lock = node_lock::acquire(each, [&why](std::string_view words) { why = words; });
-      if (lock) taken.push_back(std::move(*lock));
+      auto mine = node_lock::acquire(lock, [&why](std::string_view words) { why = words; });
+      if (mine) taken.push_back(std::move(*mine));
     }
     if (!why.empty()) {
       say("cannot resume everything: " + why);
@@ -181,8 +216,10 @@ class rescuer {
   const acting_drivers& drivers_;
   const std::string owner_;
   std::size_t held_ = 0;
-  std::size_t still_ = 0;
+  std::size_t resumed_ = 0;
+  std::string words_;  ///< A line for each process that was resumed.
   bool owned_ = false;
+  bool unread_ = false;
 };
 
 /// The driver's settings are in force, and the host is left. One object for what lives as long as

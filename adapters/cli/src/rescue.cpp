@@ -56,7 +56,8 @@ int become_agent(rescue_options chosen, const driver_list& known) {
                          printable(tried)));
     return exit_failed;
   }
-  std::vector<std::string> words{"sluice-agent", "--rescue", "--owner-lock", chosen.files.owner()};
+  // Its first word is the name in its messages.
+  std::vector<std::string> words{"sluice", "--rescue", "--owner-lock", chosen.files.owner()};
   if (chosen.everything) {
     if (!on || chosen.driver != any_driver) on = find_driver(known, chosen.driver);
     if (!on) return exit_failed;

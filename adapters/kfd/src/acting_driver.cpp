@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -130,6 +131,16 @@ class kfd_acting_driver final : public agent::acting_driver {
   bool outlives_agent() const noexcept override { return criu_pause_; }
   result<void> release(const hold& what, const message_sink& say) override {
     return release_pause(device_path_, what, say);
+  }
+  result<void> release_everything(const message_sink& say) override {
+    if (::access(device_path_.c_str(), F_OK) != 0) {
+      const error_code error = last_system_error();
+      say("cannot find " + device_path_ + ": " + error.message());
+      return error;
+    }
+    say("the kernel resumed all queues when their agents ended; processes that criu_pause paused "
+        "as a whole are resumed only from a record");
+    return {};
   }
 
  private:

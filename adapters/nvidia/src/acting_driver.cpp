@@ -126,6 +126,8 @@ class nvidia_acting_driver final : public agent::acting_driver {
           "): " + released.error().message());
       done = released;
     }
+    say("time slices that offline_quantum shortened are restored only from a record; without one, "
+        "they stay short until the program ends");
     return done;
   }
 

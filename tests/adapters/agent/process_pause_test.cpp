@@ -400,7 +400,7 @@ TEST_F(ProcessPause, OutlivesAgentAndGuardianUntilAnOperatorUndoesIt) {
   EXPECT_TRUE(stays_paused());
   std::string output;
   EXPECT_EQ(rescue(output), 0) << output;
-  EXPECT_EQ(output, "resumed: 1 of 1\n");
+  EXPECT_THAT(output, HasSubstr("resumed: 1 of 1\n  process " + std::to_string(target_->pid())));
   EXPECT_TRUE(runs_again());
   EXPECT_EQ(rescue(output), 0) << output;
   EXPECT_EQ(output, "nothing is held\n");

@@ -211,10 +211,16 @@ TEST_F(AgentHolder, IsRescuedWhereNoProcessIsLeftToResumeIt) {
     EXPECT_EQ(state_of(target_.pid()), 'T');
   }
   const auto rescued = run({"rescue"});
-  EXPECT_EQ(rescued.out, "resumed: 1 of 1\n") << rescued.err;
+  EXPECT_EQ(rescued.out, "resumed: 1 of 1\n  process " + pid() + " (sleep)\n") << rescued.err;
   EXPECT_EQ(rescued.code, 0);
   EXPECT_TRUE(runs());
   EXPECT_EQ(run({"rescue"}).out, "nothing is held\n");
+  std::filesystem::remove(directory() + "/owner.1.holds");
+  const auto lost = run({"rescue"});
+  EXPECT_EQ(lost.code, 0) << lost.err;
+  EXPECT_EQ(lost.out, "no agent has recorded in " + directory() +
+                          " that it suspended a process; if a record was lost, run "
+                          "'sluice rescue --everything'\n");
 
   // Of which no record is left.
   target_.signal(SIGSTOP);
