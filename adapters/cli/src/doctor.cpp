@@ -3,6 +3,8 @@
 #include "breakers.hpp"
 #include "control_link.hpp"
 #include "driver_choice.hpp"
+#include "found_record.hpp"
+#include "orphans.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 
@@ -144,6 +146,24 @@ check check_pause(const node_files& files) {
           "run 'sluice unpause': sluice suspends no queue while it is paused"};
 }
 
+check check_records(const node_files& files) {
+  const std::string name = "records";
+  const std::string how = files.owner() + ".holds, and those of 'sluice suspend' beside it";
+  std::string left;
+  for (const auto& [pid, record] : find_orphans(files))
+    left += fmt::format("{}process {} ({})", left.empty() ? "" : ", ", pid, command_of(pid));
+  if (!left.empty())
+    return {name, verdict::blocked,
+            "still held by an agent that was killed together with its guardian: " + left, how,
+            fmt::format("run 'sluice rescue{}' as root", directory_words(files))};
+  for (const auto& each : agent::find_records(files.owner()))
+    if (each.error)
+      return {name, verdict::unknown,
+              fmt::format("{} cannot be read: {}", each.path, each.error.message()), how,
+              "run as root"};
+  return {name, verdict::good, "no process was left suspended by a killed agent", how};
+}
+
 check check_owner_lock(const node_files& files) {
   const std::string path = files.owner();
   const std::string how = "access(2); schedulers can be configured to use another path";
@@ -219,6 +239,7 @@ std::vector<check> examine(const examination& here, const drivers& all, std::str
   }
   add(check_agent(here));
   made.push_back(check_owner_lock(here.files));
+  made.push_back(check_records(here.files));
   made.push_back(check_pause(here.files));
   for (const auto& each : found) {
     const auto node = each->look();

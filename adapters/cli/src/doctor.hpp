@@ -31,6 +31,8 @@ std::vector<check> check_drivers(const drivers& found, const drivers& all);
 std::vector<check> check_agent(const machine& here);
 /// Whether 'sluice pause' holds.
 check check_pause(const node_files& files);
+/// Whether a process stays suspended because agent and guardian were killed.
+check check_records(const node_files& files);
 /// Whether this user may own the node by the lock that schedulers take unless told another.
 check check_owner_lock(const node_files& files);
 /// What schedulers wrote down; the driver shows no reset that is over. Blocked where they leave all

@@ -1,8 +1,10 @@
 #include "queues.hpp"
 
 #include "breakers.hpp"
+#include "control_link.hpp"
 #include "driver_choice.hpp"
 #include "holder_link.hpp"
+#include "orphans.hpp"
 #include "output.hpp"
 #include "status_view.hpp"
 #include "store_choice.hpp"
@@ -87,21 +89,32 @@ std::string role_text(const roles::role_reason& given) {
   return std::string{role_words(to_string(given.is), to_string(given.bar))};
 }
 
-/// Whether the queue is suspended, where its holder tells.
-std::optional<bool> is_suspended(const holding* by, driver_queue_id id) {
-  if (by == nullptr || !by->suspended) return {};
-  return std::ranges::find(*by->suspended, id) != by->suspended->end();
+/// Whether the queue is suspended, where its holder or a scheduler tells.
+std::optional<bool> is_suspended(const about_processes& known, pid_t pid,
+                                 const queue_description& queue) {
+  if (const holding* const by = find(known.held, pid); by != nullptr && by->suspended)
+    return std::ranges::find(*by->suspended, queue.id) != by->suspended->end();
+  const auto found = known.scheduled.find({pid, queue.gpu, queue.kind});
+  if (found == known.scheduled.end()) return {};
+  return found->second;
 }
 
 bool is_evicted(const about_processes& known, pid_t pid, gpu_id gpu) {
   return known.evicted && known.evicted->contains({pid, gpu});
 }
 
-std::string state_text(const holding* by, driver_queue_id id, bool evicted) {
-  if (by == nullptr) return evicted ? "evicted" : "-";
-  const auto suspended = is_suspended(by, id);
-  const std::string state = !suspended ? "traced" : *suspended ? "suspended" : "held";
-  return evicted ? state + "+evicted" : state;
+/// "-": none is known.
+std::string state_text(const about_processes& known, pid_t pid, const queue_description& queue) {
+  const holding* const by = find(known.held, pid);
+  std::string state;
+  if (known.orphaned.contains(pid))
+    state = "orphaned";
+  else if (is_suspended(known, pid, queue).value_or(false))
+    state = "suspended";
+  else if (by != nullptr)
+    state = by->suspended ? "held" : "traced";
+  if (is_evicted(known, pid, queue.gpu)) state += state.empty() ? "evicted" : "+evicted";
+  return state.empty() ? "-" : state;
 }
 
 /// Calls `visit(process, gpu, milliseconds)` for each process whose time off a GPU went on between
@@ -196,6 +209,26 @@ evictions evicted_between(const node_view& before, const node_view& now) {
   return found;
 }
 
+scheduler_states ask_scheduler(const node_view& node, const node_files& files) {
+  scheduler_states states;
+  control_failure failed;
+  const time_point end = clock::now() + status_patience;
+  const auto status =
+      control_link{files, [end] { return clock::now() < end; }}.ask({{"ask", "status"}}, failed);
+  if (!status) return states;
+  for (const suspended_count& on : suspended_counts(*status)) {
+    const auto seen = std::ranges::find(node.processes, on.pid, &process_description::pid);
+    if (seen == node.processes.end() || seen->start_time != on.start_time || on.in_doubt != 0)
+      continue;
+    // Compute queues are suspended first, and the others only with all of them.
+    if (on.suspended == 0 || on.suspended >= on.compute)
+      states[{on.pid, on.gpu, queue_kind::compute}] = on.suspended != 0;
+    if (on.suspended <= on.compute || on.suspended == on.compute + on.others)
+      states[{on.pid, on.gpu, queue_kind::copy}] = on.suspended > on.compute;
+  }
+  return states;
+}
+
 holdings ask_holders(const node_view& node) {
   holdings held;
   const auto names = list_holders();
@@ -232,17 +265,19 @@ std::string queues_text(const node_view& node, const about_processes& known, std
     const holding* const by = find(known.held, process.pid);
     if (process.queues.empty())
       rows.add({pid, user, command, what, "-", "-", "-", "-", "-",
-                by == nullptr     ? "-"
-                : by->holder != 0 ? "held"
-                                  : "traced",
+                known.orphaned.contains(process.pid) ? "orphaned"
+                : by == nullptr                      ? "-"
+                : by->holder != 0                    ? "held"
+                                                     : "traced",
                 bytes_text(sum(process.vram))});
     for (const auto& queue : process.queues) {
       const auto* const gpu = node.find(queue.gpu);
       const auto vram = process.vram.find(queue.gpu);
       rows.add({pid, user, command, what, gpu != nullptr ? std::to_string(gpu->ordinal) : "?",
-                std::to_string(number(queue.id)), queue.type, bytes_text(queue.ring_bytes),
+                std::to_string(number(queue.id)), queue.type,
+                queue.ring_bytes != 0 ? bytes_text(queue.ring_bytes) : "-",
                 queue.priority ? std::to_string(*queue.priority) : "-",
-                state_text(by, queue.id, is_evicted(known, process.pid, queue.gpu)),
+                state_text(known, process.pid, queue),
                 vram != process.vram.end() ? bytes_text(vram->second) : "-"});
     }
   }
@@ -283,9 +318,10 @@ json::value queues_json(const node_view& node, const about_processes& known,
           {"queue_id", number(queue.id)},
           {"gpu_id", number(queue.gpu)},
           {"type", queue.type},
-          {"ring_bytes", queue.ring_bytes},
+          {"ring_bytes",
+           queue.ring_bytes != 0 ? json::value(queue.ring_bytes) : json::value(nullptr)},
           {"priority", or_null(queue.priority)},
-          {"suspended", or_null(is_suspended(by, queue.id))},
+          {"suspended", or_null(is_suspended(known, process.pid, queue))},
           {"evicted", known.evicted ? json::value(is_evicted(known, process.pid, queue.gpu))
                                     : json::value(nullptr)},
       });
@@ -305,6 +341,7 @@ json::value queues_json(const node_view& node, const about_processes& known,
         {"role_why", to_text(given)},
         {"traced_by", pid_or_null(by != nullptr ? by->tracer : 0)},
         {"held_by", pid_or_null(by != nullptr ? by->holder : 0)},
+        {"orphaned", known.orphaned.contains(process.pid)},
         {"vram_bytes", std::move(memory)},
         {"evicted_ms", std::move(evicted)},
         {"queues", std::move(queues)},
@@ -325,6 +362,7 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
     duration interval = 200ms;
     std::string config;
     std::string driver;
+    node_files files;
     bool json = false;
   };
   const auto chosen = std::make_shared<options>();
@@ -340,7 +378,8 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
   command
       ->add_option("--type", chosen->type, "Show only compute queues, or only copy queues (sdma)")
       ->check(CLI::IsMember({"compute", "copy", "sdma"}))
-      ->type_name("TYPE");
+      ->type_name("TYPE")
+      ->option_text("TYPE");
   command->add_option("--user", chosen->filter.users, "Show only processes of these users")
       ->type_name("USER");
   command
@@ -361,15 +400,15 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
                    "TOML file with the table [roles] for the column ROLE")
       ->type_name("FILE");
   add_driver(*command, known, chosen->driver);
+  add_directory(*command, chosen->files);
   command->add_flag("--json", chosen->json, "Print one line of JSON");
   command->footer(
-      "STATE suspended: 'sluice suspend' suspended the queue. STATE held: 'sluice\n"
-      "suspend' holds the process, but this queue runs. STATE traced: another program,\n"
-      "such as a scheduler's agent, traces the process; only that program knows whether\n"
-      "the queue runs. STATE evicted: the driver removed the queue from the GPU because\n"
-      "memory is short. ROLE: by the rules of --config, or the default rules; '-': no\n"
-      "role; released: offline, but 'sluice release' applies; gang: offline, but its\n"
-      "gang is not complete. GPU: as in HIP_VISIBLE_DEVICES. Only root sees priorities.\n" +
+      "STATE suspended: by 'sluice suspend' or a scheduler. STATE held: held by 'sluice\n"
+      "suspend', but this queue runs. STATE orphaned: its agent was killed; run 'sluice\n"
+      "rescue'. STATE traced: only the tracer knows whether the queue runs. STATE\n"
+      "evicted: memory is short. ROLE: by the rules of --config, or the default rules;\n"
+      "'-': none; released: by 'sluice release'; gang: not complete. Only root sees\n"
+      "priorities.\n" +
       std::string{exit_codes});
   return {
       command, [chosen, known] {
@@ -416,6 +455,14 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
         }
         about.given = roles_now(*driver->make_survey(complain), *rules, complain);
         about.held = ask_holders(seen);
+        about.scheduled = ask_scheduler(seen, chosen->files);
+        for (const auto& [pid, record] : find_orphans(chosen->files)) {
+          if (std::ranges::find(seen.processes, pid, &process_description::pid) ==
+              seen.processes.end())
+            continue;
+          about.orphaned.insert(pid);
+          warnings.push_back(orphan_text(pid, record, chosen->files));
+        }
         if (chosen->json) {
           auto all = queues_json(seen, about, warnings);
           all.as_object()["breakers"] = breakers_json(breakers);

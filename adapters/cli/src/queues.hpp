@@ -6,11 +6,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <boost/json/value.hpp>
 
+#include "sluice/node_files.hpp"
 #include "sluice/node_view.hpp"
 #include "sluice/result.hpp"
 #include "sluice/roles/role_reason.hpp"
@@ -50,10 +52,17 @@ using holdings = std::map<pid_t, holding>;
 /// Asks every `sluice suspend` that holds one of the processes.
 holdings ask_holders(const node_view& node);
 
+/// Whether the queues of a kind of a process are suspended on a GPU, where a scheduler tells.
+using scheduler_states = std::map<std::tuple<pid_t, gpu_id, queue_kind>, bool>;
+/// Asks the owner of the node. Where only some queues of a kind are suspended, none is known.
+scheduler_states ask_scheduler(const node_view& node, const node_files& files);
+
 /// What is known of the processes beside the look.
 struct about_processes {
   holdings held{};
+  scheduler_states scheduled{};
   roles::role_reasons given{};
+  std::set<pid_t> orphaned{};          ///< As find_orphans().
   std::optional<evictions> evicted{};  ///< Nothing: not known, of one look.
   std::size_t unfiltered = 0;          ///< How many processes there were before the filter.
 };

@@ -1,6 +1,8 @@
 // sluice resume: tells the `sluice suspend` that holds a process to let go.
 
+#include "control_link.hpp"
 #include "holder_link.hpp"
+#include "orphans.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 
@@ -17,6 +19,7 @@ namespace {
 struct resume_options {
   pid_t pid = 0;
   std::vector<std::uint32_t> queues;
+  node_files files;
 };
 
 /// Whether it was started as `sluice suspend`, as far as its command line tells.
@@ -56,6 +59,11 @@ int resume(const resume_options& chosen) {
   const auto tracer = tracer_of(chosen.pid);
   if (!tracer) {
     complain(fmt::format("there is no process {}", chosen.pid));
+    return exit_failed;
+  }
+  // Such a hold would stay when a 'sluice suspend' ends its own.
+  if (const auto left = why_orphaned(chosen.pid, chosen.files)) {
+    complain(*left);
     return exit_failed;
   }
   std::string request = "resume";
@@ -107,6 +115,7 @@ subcommand add_resume(CLI::App& program) {
   command->add_option("QID", chosen->queues, "Resume only these queues [all queues]")
       ->check(queue_number())
       ->type_name("");
+  add_directory(*command, chosen->files);
   return {command, [chosen] { return resume(*chosen); }};
 }
 

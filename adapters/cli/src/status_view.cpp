@@ -427,6 +427,24 @@ std::string group_table(const json::object& status, const std::string& filter, g
   return rows.text(width);
 }
 
+std::vector<suspended_count> suspended_counts(const json::object& status) {
+  std::vector<suspended_count> all;
+  if (!acts(status)) return all;
+  for (const json::object* group : objects_of(status, "groups"))
+    for (const json::object* process : objects_of(*group, "processes")) {
+      if (text_of(*process, "attach") != "attached") continue;
+      for (const json::object* on : objects_of(*process, "queues"))
+        all.push_back({.pid = static_cast<pid_t>(count_of(*process, "pid")),
+                       .start_time = count_of(*process, "start_time"),
+                       .gpu = gpu_id{static_cast<std::uint32_t>(count_of(*on, "gpu_id"))},
+                       .compute = count_of(*on, "compute"),
+                       .others = count_of(*on, "others"),
+                       .suspended = count_of(*on, "suspended"),
+                       .in_doubt = count_of(*on, "in_doubt")});
+    }
+  return all;
+}
+
 std::string clients_line(const json::object& status) {
   std::string all;
   const auto clients = objects_of(status, "clients");

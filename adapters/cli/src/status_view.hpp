@@ -3,12 +3,16 @@
 /// A daemon's answers as people read them: what `sluice status`, `sluice top` and `sluice why`
 /// show. They are another program's, perhaps of another version: what is missing is shown as "-".
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include <boost/json/object.hpp>
+
+#include "sluice/ids.hpp"
 
 namespace sluice::cli {
 
@@ -37,6 +41,18 @@ std::vector<std::string> breaker_lines(const boost::json::object& status);
 ///               text; empty: all.
 std::string group_table(const boost::json::object& status, const std::string& filter,
                         group_order order, std::size_t width);
+/// How many queues of a process on a GPU the owner of the node has suspended.
+struct suspended_count {
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;
+  gpu_id gpu = gpu_id::none;
+  std::uint64_t compute = 0;  ///< Its compute queues.
+  std::uint64_t others = 0;
+  std::uint64_t suspended = 0;  ///< Of both.
+  std::uint64_t in_doubt = 0;
+};
+/// Of processes that it is attached to. Empty if it suspends nothing, as in mode observe.
+std::vector<suspended_count> suspended_counts(const boost::json::object& status);
 std::string clients_line(const boost::json::object& status);
 /// All of it.
 std::string status_text(const boost::json::object& status, std::size_t width);

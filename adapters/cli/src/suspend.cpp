@@ -6,6 +6,7 @@
 #include "driver_choice.hpp"
 #include "holder_link.hpp"
 #include "lost_queues.hpp"
+#include "orphans.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
 #include "table.hpp"
@@ -85,6 +86,11 @@ class holding {
 
   /// \return the exit code, once everything runs again.
   int run(int signals) {
+    // Our resume would not end that hold.
+    if (const auto left = why_orphaned(chosen_.pid, chosen_.files)) {
+      complain(*left + " first");
+      return exit_failed;
+    }
     // To attach takes runlist cycles already, on every GPU of the process.
     const auto open = breakers_of(driver_, chosen_.pid);
     for (const auto& each : open) complain(chosen_.force ? "warning: " + each : each);

@@ -58,8 +58,8 @@ TEST_F(Doctor, FindsNothingWrongWithAHealthyMachine) {
     EXPECT_EQ(each.what, verdict::good) << each.name << ": " << each.found;
     EXPECT_NE(each.how, "") << each.name;
   }
-  EXPECT_THAT(names, ElementsAre("kernel", "drivers", "device", "owner lock", "pause", "breakers",
-                                 "pid namespace", "autogroups", "io_uring"));
+  EXPECT_THAT(names, ElementsAre("kernel", "drivers", "device", "owner lock", "records", "pause",
+                                 "breakers", "pid namespace", "autogroups", "io_uring"));
 }
 
 TEST_F(Doctor, ExaminesEveryDriverThatIsPresent) {

@@ -48,7 +48,7 @@ class AgentHolder : public testing::Test {
             "SLUICE_BREAKERS=" + made_.path() + "/breakers"};
   }
   command start(std::vector<std::string> words) const {
-    if (words[0] != "resume") words.insert(words.end(), {"--directory", directory()});
+    words.insert(words.end(), {"--directory", directory()});
     return {program, std::move(words), environment()};
   }
   finished run(std::vector<std::string> words) const {

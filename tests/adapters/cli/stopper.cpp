@@ -182,8 +182,9 @@ int run_command(int argc, char** argv) {
   CLI::App program{"Tries a driver that acts in the agent alone.", "stopper"};
   const driver_list known{[] { return std::make_unique<stopper>(); }};
   const std::vector<subcommand> all{
-      add_suspend(program, known), add_resume(program), add_rescue(program, known),
-      add_run(program, known),     add_status(program), add_why(program),
+      add_suspend(program, known), add_resume(program),        add_rescue(program, known),
+      add_run(program, known),     add_status(program),        add_why(program),
+      add_doctor(program, known),  add_queues(program, known),
   };
   try {
     program.parse(argc, argv);
