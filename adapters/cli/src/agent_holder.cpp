@@ -92,8 +92,8 @@ struct hand_target {
 
 class agent_holder final : public queue_holder, private backend_listener {
  public:
-  agent_holder(std::shared_ptr<const driver> on, node_files files)
-      : driver_(std::move(on)), files_(std::move(files)) {}
+  agent_holder(std::shared_ptr<const driver> on, node_files files, std::string agent)
+      : driver_(std::move(on)), files_(std::move(files)), agent_(std::move(agent)) {}
 
   ~agent_holder() override {
     ::eventfd_write(stop_.get(), 1);
@@ -240,6 +240,7 @@ class agent_holder final : public queue_holder, private backend_listener {
       said_.clear();
       auto made = agent::make_agent_backend(
           {.driver = driver_->acting(),
+           .agent_path = agent_,
            .owner_lock = hand_lock(files_.owner(), which),
            .lease = hand_lease,
            .say = [this](std::string_view words) { said_.emplace_back(printable(words)); }});
@@ -463,6 +464,7 @@ class agent_holder final : public queue_holder, private backend_listener {
 
   const std::shared_ptr<const driver> driver_;
   const node_files files_;
+  const std::string agent_;
   const unique_fd stop_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -478,9 +480,9 @@ class agent_holder final : public queue_holder, private backend_listener {
 
 }  // namespace
 
-std::unique_ptr<queue_holder> make_agent_holder(std::shared_ptr<const driver> on,
-                                                node_files files) {
-  return std::make_unique<agent_holder>(std::move(on), std::move(files));
+std::unique_ptr<queue_holder> make_agent_holder(std::shared_ptr<const driver> on, node_files files,
+                                                std::string agent) {
+  return std::make_unique<agent_holder>(std::move(on), std::move(files), std::move(agent));
 }
 
 }  // namespace sluice::cli

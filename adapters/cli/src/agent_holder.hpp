@@ -3,6 +3,7 @@
 /// Holds processes by hand with a driver that acts in an agent alone.
 
 #include <memory>
+#include <string>
 
 #include "sluice/driver.hpp"
 #include "sluice/node_files.hpp"
@@ -16,6 +17,9 @@ namespace sluice::cli {
 /// the agent's guardian does; when both end, `sluice rescue` does.
 ///
 /// Threading: as queue_holder; one thread of its own keeps the agent's lease.
-std::unique_ptr<queue_holder> make_agent_holder(std::shared_ptr<const driver> on, node_files files);
+///
+/// \param agent its path; empty: as find_agent() finds it.
+std::unique_ptr<queue_holder> make_agent_holder(std::shared_ptr<const driver> on, node_files files,
+                                                std::string agent);
 
 }  // namespace sluice::cli

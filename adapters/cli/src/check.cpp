@@ -1,5 +1,7 @@
 // sluice check: whether a configuration is right, and what the daemon would do with it.
 
+#include "sluice/check.hpp"
+
 #include "daemon_choice.hpp"
 #include "output.hpp"
 #include "subcommand.hpp"
@@ -23,14 +25,22 @@ std::vector<std::string> not_ready(const daemon_config& config) {
   std::vector<std::string> found;
   const std::string absent =
       config.node.driver ? config.node.driver->why_absent() : config.no_driver;
-  if (!absent.empty()) found.push_back(absent + " (see 'sluice doctor')");
+  machine here;
+  std::string tried;
+  here.agent = agent::find_agent(config.node.agent_path, tried);
+  if (!absent.empty()) {
+    found.push_back(absent + " (see 'sluice doctor')");
+  } else if (config.node.mode == node_mode::enforce) {
+    for (const check& each : config.node.driver->examine(here))
+      if (each.what == verdict::blocked)
+        found.push_back(fmt::format("{}: {}; {}", each.name, each.found, each.advice));
+  }
   std::error_code error;
   if (!std::filesystem::is_directory(config.node.files.directory, error))
     found.push_back(
         fmt::format("directory {} does not exist; create it, or change directory of [daemon]",
                     config.node.files.directory));
-  if (std::string tried; config.node.mode == node_mode::enforce &&
-                         agent::find_agent(config.node.agent_path, tried).empty())
+  if (config.node.mode == node_mode::enforce && here.agent.empty())
     found.push_back(
         fmt::format("program sluice-agent not found, or not executable for this user "
                     "(tried {}); set agent of [daemon], or SLUICE_AGENT, to its path",

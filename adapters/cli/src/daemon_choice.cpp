@@ -26,6 +26,22 @@ std::optional<daemon_config> load_daemon(const std::string& path, const policy_r
   return std::move(*loaded);
 }
 
+void add_daemon(CLI::App& to, std::string& config) {
+  to.add_option("--config", config, "Use directory, agent and driver of this daemon")
+      ->type_name("FILE");
+}
+
+std::optional<chosen_daemon> choose_daemon(const std::string& config, const node_files& files,
+                                           const std::string& driver, const driver_list& known) {
+  if (config.empty()) return chosen_daemon{.files = files};
+  const auto loaded = load_daemon(config, daemon_policies(), known);
+  if (!loaded) return {};
+  chosen_daemon made{.files = loaded->node.files, .agent = loaded->node.agent_path};
+  if (const auto& on = loaded->node.driver; on && (driver == any_driver || driver == on->name()))
+    made.on = on;
+  return made;
+}
+
 std::string words_of(const daemon_config& config) {
   return fmt::format(
       "mode {}, policy {}, driver {}, files in {}, role store {}",

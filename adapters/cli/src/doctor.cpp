@@ -2,6 +2,7 @@
 
 #include "breakers.hpp"
 #include "control_link.hpp"
+#include "daemon_choice.hpp"
 #include "driver_choice.hpp"
 #include "found_record.hpp"
 #include "orphans.hpp"
@@ -232,7 +233,8 @@ std::vector<check> examine(const examination& here, const drivers& all, std::str
   };
   add(check_drivers(found, all));
   for (const auto& each : found) {
-    auto more = each->examine(here);
+    const bool configured = here.configured && here.configured->name() == each->name();
+    auto more = configured ? here.configured->examine(here) : each->examine(here);
     if (found.size() > 1)
       for (check& one : more) one.name = fmt::format("{}: {}", each->name(), one.name);
     add(std::move(more));
@@ -305,6 +307,7 @@ subcommand add_doctor(CLI::App& program, const driver_list& known) {
     bool json = false;
     node_files files;
     std::string driver;
+    std::string config;
   };
   const auto chosen = std::make_shared<options>();
   auto* const command =
@@ -317,18 +320,24 @@ subcommand add_doctor(CLI::App& program, const driver_list& known) {
   command->add_flag("--json", chosen->json, "Print one line of JSON");
   add_directory(*command, chosen->files);
   add_driver(*command, known, chosen->driver);
+  add_daemon(*command, chosen->config);
   return {command, [chosen, known] {
+            const auto daemon = choose_daemon(chosen->config, chosen->files, chosen->driver, known);
+            if (!daemon) return exit_failed;
             examination here;
-            here.files = chosen->files;
+            here.files = daemon->files;
+            here.configured = daemon->on;
             std::error_code error;
             const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
             const auto agent = own.parent_path() / "sluice-agent";
             if (!error && ::access(agent.c_str(), X_OK) == 0) here.agent = agent;
+            if (!daemon->agent.empty()) here.agent = daemon->agent;
             here.try_io_uring = [] {
               const auto granted = probe_io_uring();
               return granted ? 0 : granted.error().value();
             };
-            const auto found = examine(here, make_all(known), chosen->driver);
+            const auto found =
+                examine(here, make_all(known), daemon->on ? daemon->on->name() : chosen->driver);
             const bool printed =
                 chosen->json ? print(doctor_json(found)) : print(doctor_text(found));
             return printed && !blocks(found) ? exit_done : exit_failed;

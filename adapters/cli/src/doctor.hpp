@@ -3,6 +3,7 @@
 /// `sluice doctor` without its command line: what it finds, how, and what to do about it.
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,7 @@ namespace sluice::cli {
 struct examination : machine {
   std::string breakers{};  ///< Their file; empty: each driver's.
   node_files files{};
+  std::shared_ptr<const driver> configured{};  ///< Stands for the one of its name. Null: none does.
   /// Asks the kernel for a ring as large as the runtime's. \return 0 or an errno.
   std::function<int()> try_io_uring;
 };

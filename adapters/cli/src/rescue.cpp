@@ -29,39 +29,27 @@ struct rescue_options {
   bool everything = false;
 };
 
-/// Returns the driver of the daemon with this configuration, and sets its directory and agent. If
-/// the file has errors, the rescue goes on with the defaults.
-std::shared_ptr<const driver> read_config(rescue_options& chosen, const driver_list& known,
-                                          std::string& agent) {
-  const auto config = load_daemon(chosen.config, daemon_policies(), known);
-  if (!config) {
+/// The agent has the drivers, and the rights that they need.
+int become_agent(const rescue_options& chosen, const driver_list& known) {
+  auto daemon = choose_daemon(chosen.config, chosen.files, chosen.driver, known);
+  if (!daemon) {
     complain(fmt::format("warning: {} has errors; looking in {}", printable(chosen.config),
                          printable(chosen.files.directory)));
-    return nullptr;
+    daemon = chosen_daemon{.files = chosen.files};
   }
-  chosen.files = config->node.files;
-  agent = config->node.agent_path;
-  return config->node.driver;
-}
-
-/// The agent has the drivers, and the rights that they need.
-int become_agent(rescue_options chosen, const driver_list& known) {
-  std::string agent;
-  std::shared_ptr<const driver> on;
-  if (!chosen.config.empty()) on = read_config(chosen, known, agent);
   std::string tried;
-  agent = agent::find_agent(agent, tried);
+  const std::string agent = agent::find_agent(daemon->agent, tried);
   if (agent.empty()) {
     complain(fmt::format("program sluice-agent not found (tried {}); set SLUICE_AGENT to its path",
                          printable(tried)));
     return exit_failed;
   }
   // Its first word is the name in its messages.
-  std::vector<std::string> words{"sluice", "--rescue", "--owner-lock", chosen.files.owner()};
+  std::vector<std::string> words{"sluice", "--rescue", "--owner-lock", daemon->files.owner()};
   if (chosen.everything) {
-    if (!on || chosen.driver != any_driver) on = find_driver(known, chosen.driver);
-    if (!on) return exit_failed;
-    const acting_choice acting = on->acting();
+    if (!daemon->on) daemon->on = find_driver(known, chosen.driver);
+    if (!daemon->on) return exit_failed;
+    const acting_choice acting = daemon->on->acting();
     words.insert(words.end(), {"--everything", "--driver", acting.driver});
     for (const auto& [key, value] : acting.settings)
       words.insert(words.end(), {"--set", key + "=" + value});
@@ -89,8 +77,7 @@ subcommand add_rescue(CLI::App& program, const driver_list& known) {
       "Exit code 0: nothing is suspended, or everything runs again; 1: something could\n"
       "not be resumed; 2: invalid command line.");
   add_directory(*command, chosen->files);
-  command->add_option("--config", chosen->config, "Use directory, agent and driver of this daemon")
-      ->type_name("FILE");
+  add_daemon(*command, chosen->config);
   command->add_flag("--everything", chosen->everything,
                     "Resume all processes of the driver, also without a list");
   add_driver(*command, known, chosen->driver);

@@ -3,6 +3,7 @@
 #include "agent_holder.hpp"
 #include "breakers.hpp"
 #include "control_link.hpp"
+#include "daemon_choice.hpp"
 #include "driver_choice.hpp"
 #include "holder_link.hpp"
 #include "lost_queues.hpp"
@@ -60,6 +61,7 @@ struct suspend_options {
   bool force = false;
   bool json = false;
   std::string driver;
+  std::string config;
   node_files files;
 };
 
@@ -449,7 +451,7 @@ class holding {
   std::string_view reason_ = "refused";  // of the end
 };
 
-int hold(const suspend_options& chosen, const driver_list& known) {
+int hold(suspend_options& chosen, const driver_list& known) {
   // Before any thread starts, so that each has them blocked.
   sigset_t ends;
   sigemptyset(&ends);
@@ -463,7 +465,10 @@ int hold(const suspend_options& chosen, const driver_list& known) {
                          error_text(errno)));
     return exit_failed;
   }
-  const auto driver = find_driver_of(known, chosen.driver, chosen.pid);
+  const auto daemon = choose_daemon(chosen.config, chosen.files, chosen.driver, known);
+  if (!daemon) return exit_failed;
+  chosen.files = daemon->files;
+  const auto driver = daemon->on ? daemon->on : find_driver_of(known, chosen.driver, chosen.pid);
   if (!driver) return exit_failed;
   hold_failure why;
   auto by = driver->open_holder(why);
@@ -471,7 +476,7 @@ int hold(const suspend_options& chosen, const driver_list& known) {
     complain(why.what);
     return exit_failed;
   }
-  if (!by) by = make_agent_holder(driver, chosen.files);
+  if (!by) by = make_agent_holder(driver, chosen.files, daemon->agent);
   return holding{chosen, *driver, std::move(by)}.run(signals.get());
 }
 
@@ -483,10 +488,9 @@ subcommand add_suspend(CLI::App& program, const driver_list& known) {
       program.add_subcommand("suspend", "Suspend a process's GPU queues while this command runs");
   command->footer(
       "Holds the queues until Ctrl-C, SIGTERM, 'sluice resume PID' or the end of --for.\n"
-      "If the command is killed, the kernel or the command's agent resumes the queues.\n"
-      "Without QIDs, it also suspends compute queues that the process creates later.\n"
-      "kfd needs the right to trace the process; meanwhile, gdb and strace cannot\n"
-      "attach to it with most versions. The process keeps its GPU memory.\n"
+      "If it is killed, the kernel or its agent resumes them. Without QIDs, queues that\n"
+      "the process creates later are suspended, too. kfd needs the right to trace the\n"
+      "process; with most versions, gdb cannot attach meanwhile. GPU memory is kept.\n"
       "Exit code 0: all queues were suspended and run again; 1: some were not;\n"
       "2: invalid command line.");
   command->add_option("PID", chosen->pid, "Process to suspend")
@@ -514,6 +518,7 @@ subcommand add_suspend(CLI::App& program, const driver_list& known) {
   command->add_flag("--json", chosen->json, "Print one line of JSON for each change");
   add_driver(*command, known, chosen->driver);
   add_directory(*command, chosen->files);
+  add_daemon(*command, chosen->config);
   return {command, [chosen, known] {
             std::ranges::sort(chosen->queues);
             chosen->queues.erase(std::unique(chosen->queues.begin(), chosen->queues.end()),

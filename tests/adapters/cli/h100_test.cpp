@@ -1,5 +1,5 @@
-// What the command shows and does when agent and guardian were killed with the program that they
-// acted for, on a driver that does not resume what they suspended: the simulated H100.
+// The command on the simulated H100, whose driver does not resume what an agent suspended when that
+// is killed, and needs no tracer.
 
 #include "agent_processes.hpp"
 #include "command.hpp"
@@ -19,7 +19,7 @@
 
 #include "sluice/os/node_lock.hpp"
 
-namespace sluice::test::orphan_test {
+namespace sluice::test::h100_test {
 namespace {
 
 using testing::AllOf;
@@ -33,21 +33,22 @@ struct finished {
   std::string err;
 };
 
-class Orphan : public testing::Test {
+class SluiceOnH100 : public testing::Test {
  protected:
-  Orphan() { program_.ask("open"); }
+  SluiceOnH100() { program_.ask("open"); }
 
   std::string directory() const { return device_.root() + "/run"; }
   std::string pid() const { return std::to_string(program_.pid()); }
   std::string name() const { return "process " + pid() + " (" + command_of(program_.pid()) + ")"; }
-  std::unique_ptr<command> start(std::vector<std::string> words) const {
-    words.insert(words.end(), {"--directory", directory()});
-    auto environment = device_.environment();
+  std::unique_ptr<command> start(std::vector<std::string> words, bool with_directory = true) const {
+    if (with_directory) words.insert(words.end(), {"--directory", directory()});
+    auto environment = environment_;
+    for (auto& each : device_.environment()) environment.push_back(std::move(each));
     environment.push_back("SLUICE_BREAKERS=" + device_.root() + "/breakers");
     return std::make_unique<command>(SLUICE_PROGRAM, std::move(words), std::move(environment));
   }
-  finished run(std::vector<std::string> words) const {
-    const auto made = start(std::move(words));
+  finished run(std::vector<std::string> words, bool with_directory = true) const {
+    const auto made = start(std::move(words), with_directory);
     const auto code = made->ends();
     return {code.value_or(-1), made->out(), made->err()};
   }
@@ -63,11 +64,46 @@ class Orphan : public testing::Test {
     ASSERT_EQ(held_channels(device_), 8);
   }
 
+  void configure(const std::string& more = {}) const {
+    std::ofstream{config()} << "[daemon]\nmode = \"enforce\"\ndriver = \"nvidia\"\n"
+                            << "clients = false\ndirectory = \"" << directory() << "\"\n"
+                            << "[scheduler]\nattach_after = \"10ms\"\nmax_suspend = \"60s\"\n"
+                            << "offline_floor = 0\n"
+                            << "[policy]\nplugin = \"" SLUICE_HOLD_ALL "\"\n"
+                            << "[roles]\nstore = \"\"\npids = [{ pid = " << pid()
+                            << ", role = \"offline\" }]\n"
+                            << more;
+  }
+  std::string config() const { return device_.root() + "/sluice.toml"; }
+  /// A daemon that has suspended the program.
+  std::unique_ptr<command> run_daemon() const {
+    configure();
+    auto daemon = start({"run", "--config", config()}, false);
+    EXPECT_TRUE(eventually(patience, [&] { return held_channels(device_) == 8; })) << daemon->err();
+    return daemon;
+  }
+  /// Kills it, its agent and its guardian. \return whether none of them resumed the program: while
+  /// one of them is stopped, another one may act after its lease.
+  bool kill_all(command& daemon) const {
+    const pid_t agent = agent_of(directory() + "/owner");
+    const pid_t guardian = guardian_of(agent);
+    if (agent <= 1 || guardian <= 1) return false;
+    ::kill(guardian, SIGSTOP);
+    ::kill(agent, SIGSTOP);
+    daemon.signal(SIGKILL);
+    ::kill(agent, SIGKILL);
+    ::kill(guardian, SIGKILL);
+    return daemon.ends() &&
+           eventually(patience, [&] { return is_gone(agent) && is_gone(guardian); }) &&
+           held_channels(device_) == 8;
+  }
+
   simulated_device device_{fast_h100()};
   gpu_program program_{device_};
+  std::vector<std::string> environment_;  ///< Put before the device's.
 };
 
-TEST_F(Orphan, IsShownUntilItIsRescued) {
+TEST_F(SluiceOnH100, ShowsWhatAKilledAgentLeftSuspended) {
   const std::string advice = "run 'sluice rescue --directory " + directory() + "' as root";
   {
     const auto holder = start({"suspend", pid()});
@@ -110,7 +146,7 @@ TEST_F(Orphan, IsShownUntilItIsRescued) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
-TEST_F(Orphan, IsRescuedWithoutARecord) {
+TEST_F(SluiceOnH100, RescuesWithoutARecord) {
   ASSERT_NO_FATAL_FAILURE(leave_suspended());
   std::filesystem::remove(directory() + "/owner.1.holds");
   const auto lost = run({"rescue"});
@@ -126,7 +162,7 @@ TEST_F(Orphan, IsRescuedWithoutARecord) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
-TEST_F(Orphan, IsNotMissedBecauseARescueLooksInTheWrongPlace) {
+TEST_F(SluiceOnH100, RescuesNothingInTheWrongPlace) {
   const auto absent = run({"rescue"});
   EXPECT_EQ(absent.code, 1);
   EXPECT_EQ(absent.out, "");
@@ -140,5 +176,60 @@ TEST_F(Orphan, IsNotMissedBecauseARescueLooksInTheWrongPlace) {
   EXPECT_THAT(other.err, HasSubstr("sluice: cannot resume everything: No such file or directory"));
 }
 
+TEST_F(SluiceOnH100, ShowsWhatADaemonHasSuspended) {
+  const auto state = [&](const std::string& of) {
+    return ContainsRegex(pid() + " .* compute +- +- +" + of + " .*\n.* copy +- +- +- ");
+  };
+  EXPECT_THAT(run({"queues"}).out, state("-"));
+  bool orphaned = false;
+  for (int count = 0; count < 5 && !orphaned; ++count) {
+    const auto daemon = run_daemon();
+    ASSERT_EQ(held_channels(device_), 8) << daemon->err();
+    // It may have had to resume and suspend it again.
+    finished queues;
+    EXPECT_TRUE(eventually(patience, [&] {
+      queues = run({"queues"});
+      return testing::Matches(state("suspended"))(queues.out);
+    })) << queues.out;
+    EXPECT_EQ(queues.err, "");
+    orphaned = kill_all(*daemon);
+  }
+  ASSERT_TRUE(orphaned);
+  EXPECT_THAT(run({"queues"}).out, ContainsRegex(pid() + " .* compute +- +- +orphaned "));
+  EXPECT_THAT(run({"doctor", "--config", config()}, false).out,
+              HasSubstr("killed together with its guardian: " + name()));
+  const auto rescued = run({"rescue", "--config", config()}, false);
+  EXPECT_EQ(rescued.out, "resumed: 1 of 1\n  " + name() + "\n") << rescued.err;
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(SluiceOnH100, ActsOnAnUntestedReleaseIfTheDaemonDoes) {
+  const std::string proc = device_.root() + "/proc_of_another";
+  std::filesystem::create_directory(proc);
+  std::filesystem::create_directory_symlink(device_.nvidia_proc() + "/gpus", proc + "/gpus");
+  std::ofstream{proc + "/version"}
+      << "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release\n";
+  environment_ = {"SLUICE_NVIDIA_PROC=" + proc};
+  configure();
+  EXPECT_THAT(
+      run({"check", config()}, false).out,
+      HasSubstr("not ready here: driver: release 595.45.04, open kernel modules: not tested "
+                "with sluice; "));
+  const auto blocked = run({"doctor", "--config", config()}, false);
+  EXPECT_THAT(blocked.out, ContainsRegex("BLOCKED +driver: release 595.45.04"));
+  const auto refused = run({"suspend", pid(), "--for", "10ms", "--config", config()}, false);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("allow_untested_driver = true"));
+
+  configure("[nvidia]\nallow_untested_driver = true\n");
+  EXPECT_THAT(run({"check", config()}, false).out, Not(HasSubstr("not tested")));
+  const auto allowed = run({"doctor", "--config", config()}, false);
+  EXPECT_THAT(allowed.out, ContainsRegex("note +driver: release 595.45.04"));
+  const auto held = run({"suspend", pid(), "--for", "10ms", "--config", config()}, false);
+  EXPECT_EQ(held.code, 0) << held.err;
+  EXPECT_THAT(held.out, HasSubstr("process " + pid() + " runs again"));
+  EXPECT_TRUE(std::filesystem::exists(directory() + "/owner.1")) << "in the daemon's directory";
+}
+
 }  // namespace
-}  // namespace sluice::test::orphan_test
+}  // namespace sluice::test::h100_test
