@@ -108,7 +108,9 @@ class rescuer {
     if (!std::filesystem::is_directory(directory.empty() ? "." : directory, error)) {
       say("cannot rescue: cannot look in " + directory + ": " +
           (error ? error.message() : "it is not a directory") +
-          "; name the directory of the daemon (--directory or --config)");
+          (error == std::errc::permission_denied
+               ? "; run as root, or as the user of the agent"
+               : "; name the directory of the daemon (--directory or --config)"));
       return 1;
     }
     bool failed = false;
@@ -118,8 +120,8 @@ class rescuer {
       std::printf("resumed: %zu of %zu\n%s", resumed_, held_, words_.c_str());
     else if (records.empty() && !chosen_.everything)
       std::printf(
-          "no agent has recorded in %s that it suspended a process; if a record was lost, "
-          "run 'sluice rescue --everything'\n",
+          "nothing is known to be held: %s has no record; if a record was lost, run "
+          "'sluice rescue --everything'\n",
           directory.c_str());
     else if (!failed && !owned_ && !chosen_.everything)
       std::puts(unread_ ? "nothing is held by the agents whose records this user may read"
@@ -156,7 +158,7 @@ class rescuer {
       owned_ = true;
       std::printf("%s is owned by %s; that agent resumes what it suspended; to resume it now, %s\n",
                   seen.owner_lock.c_str(), (*owner)->words.c_str(),
-                  by_hand ? "run 'sluice resume'" : "run 'sluice pause', or end that program");
+                  by_hand ? "run 'sluice resume PID'" : "run 'sluice pause', or end that program");
       return by_hand;  // what a 'sluice suspend' holds is to be held
     }
     const auto record = hold_record::open(seen.path, rescue_patience, say);
@@ -203,9 +205,14 @@ class rescuer {
       say("cannot resume everything: " + why);
       return false;
     }
-    const auto done = driver->release_everything(say);
+    bool told = false;
+    const auto done = driver->release_everything([&told](std::string_view words) {
+      told = true;
+      say(words);
+    });
     if (!done) {
-      say("cannot resume everything: " + done.error().message());
+      say(told ? "not everything was resumed"
+               : "cannot resume everything: " + done.error().message());
       return false;
     }
     std::printf("everything that uses the driver %s runs\n", chosen_.choice.driver.c_str());

@@ -37,9 +37,11 @@ std::vector<std::string> not_ready(const daemon_config& config) {
   }
   std::error_code error;
   if (!std::filesystem::is_directory(config.node.files.directory, error))
-    found.push_back(
-        fmt::format("directory {} does not exist; create it, or change directory of [daemon]",
-                    config.node.files.directory));
+    found.push_back(fmt::format("directory {} {}; create it, or change directory of [daemon]",
+                                config.node.files.directory,
+                                error && error != std::errc::no_such_file_or_directory
+                                    ? "cannot be found: " + error.message()
+                                    : "does not exist"));
   if (config.node.mode == node_mode::enforce && here.agent.empty())
     found.push_back(
         fmt::format("program sluice-agent not found, or not executable for this user "

@@ -141,7 +141,14 @@ std::vector<check> check_io_uring(const machine& here, int error) {
 check check_pause(const node_files& files) {
   const std::string path = files.disabled();
   const auto why = paused_why(files);
-  if (!why) return {"pause", verdict::good, "not paused", path + " does not exist"};
+  if (!why) {
+    struct stat found {};
+    if (::lstat(path.c_str(), &found) != 0 && errno != ENOENT)
+      return {"pause", verdict::unknown,
+              fmt::format("cannot look for {}: {}", path, error_text(errno)), "lstat(2)",
+              "run as root"};
+    return {"pause", verdict::good, "not paused", path + " does not exist"};
+  }
   return {"pause", verdict::blocked,
           "paused: " + path + " exists" + (why->empty() ? "" : ": " + *why), "lstat(2)",
           "run 'sluice unpause': sluice suspends no queue while it is paused"};

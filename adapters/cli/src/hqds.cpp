@@ -91,10 +91,10 @@ int show_once(const hqds_options& chosen, picture which) {
   const std::string path = where.debugfs + "/hqds";
   const auto text = read_whole_file(path, largest_table);
   if (!text) {
-    complain(
-        fmt::format("cannot read {}: {}; run as root with debugfs mounted (see 'sluice "
-                    "doctor')",
-                    path, text.error().message()));
+    complain(fmt::format(
+        "cannot read {}: {}; with the driver kfd, run as root with debugfs mounted (see "
+        "'sluice doctor'); other drivers do not show hardware queues",
+        path, text.error().message()));
     return exit_failed;
   }
   auto slots = kfd::parse_hqds(*text);
@@ -232,6 +232,7 @@ subcommand add_hqds(CLI::App& program) {
   auto* const command =
       program.add_subcommand("hqds", "Show hardware queue slots and their backlog");
   command->footer(
+      "Works only with the driver kfd.\n"
       "BACKLOG: 64-byte packets that the GPU has not read yet (write pointer minus read\n"
       "pointer). PID and COMMAND: owner of the queue (file mqds); '-' if unknown. Needs\n"
       "root. Reads registers through debugfs, which wakes the GPU.\n" +

@@ -74,8 +74,9 @@ subcommand add_rescue(CLI::App& program, const driver_list& known) {
       "and of the agents of 'sluice suspend'. Agents that are running, and their\n"
       "guardians, resume by themselves what they suspended. The next agent that starts\n"
       "does the same as this command, and so does systemd when the service ends.\n"
-      "Exit code 0: nothing is suspended, or everything runs again; 1: something could\n"
-      "not be resumed; 2: invalid command line.");
+      "Without a list, --everything does not restore shortened time slices.\n"
+      "Exit code 0: nothing is listed, or everything runs again; 1: something could not\n"
+      "be resumed; 2: invalid command line.");
   add_directory(*command, chosen->files);
   add_daemon(*command, chosen->config);
   command->add_flag("--everything", chosen->everything,

@@ -288,10 +288,13 @@ std::vector<check> check_debugfs(const machine& here, const roots& where) {
                    "only root may read debugfs: run as root; " + without});
   }
   const bool processes = ::access((where.debugfs + "/proc").c_str(), R_OK | X_OK) == 0;
+  const int refused = errno;
   all.push_back({"debugfs processes", processes ? verdict::good : verdict::note,
                  processes ? "sluice is notified when a process starts to use a GPU"
-                           : "does not exist: sluice detects a new process when the process opens "
-                             "the device, or at the next scan (within 1 s)",
+                           : (refused == ENOENT ? "does not exist"
+                                                : "cannot be read: " + error_text(refused)) +
+                                 ": sluice detects a new process when the process opens the "
+                                 "device, or at the next scan (within 1 s)",
                  where.debugfs + "/proc"});
   return all;
 }

@@ -26,6 +26,10 @@ class kfd_driver final : public driver {
   std::string_view name() const noexcept override { return "kfd"; }
   std::string why_absent() const override {
     if (::access(how_.where.device.c_str(), F_OK) == 0) return {};
+    const error_code error = last_system_error();
+    if (error != boost::system::errc::no_such_file_or_directory)
+      return "cannot find " + how_.where.device + ": " + error.message() +
+             "; run as a user who may use the GPUs";
     return how_.where.device + " does not exist; load the amdgpu driver";
   }
   std::string set(std::string_view key, const setting& value) override {

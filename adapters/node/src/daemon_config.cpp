@@ -380,7 +380,8 @@ std::vector<std::string> daemon_config::missing_here() const {
   const auto look_at_file = [&](std::string_view key, const std::string& file) {
     if (file.empty()) return;
     const auto above = std::filesystem::path{file}.parent_path();
-    if (!above.empty() && !std::filesystem::is_directory(above, error))
+    if (!above.empty() && !std::filesystem::is_directory(above, error) &&
+        error != std::errc::permission_denied)
       say(key, file, "directory " + above.string() + " does not exist; create it");
     else if (std::filesystem::is_directory(file, error))
       say(key, file, "is a directory; expected the path of a file");

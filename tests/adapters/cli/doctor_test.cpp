@@ -145,6 +145,9 @@ TEST_F(Doctor, SaysWhatAnotherUserMayNotChange) {
   write("run/disabled", "new\tfirmware\n");
   EXPECT_EQ(check_pause(here_.files).what, verdict::blocked);
   EXPECT_THAT(check_pause(here_.files).found, HasSubstr("run/disabled exists: new?firmware"));
+  here_.files.directory += "/disabled/below_a_file";
+  EXPECT_EQ(check_pause(here_.files).what, verdict::unknown);
+  EXPECT_THAT(check_pause(here_.files).found, HasSubstr("Not a directory"));
   EXPECT_EQ(check_breakers(store_, node).size(), 1U);
 }
 

@@ -218,9 +218,9 @@ TEST_F(AgentHolder, IsRescuedWhereNoProcessIsLeftToResumeIt) {
   std::filesystem::remove(directory() + "/owner.1.holds");
   const auto lost = run({"rescue"});
   EXPECT_EQ(lost.code, 0) << lost.err;
-  EXPECT_EQ(lost.out, "no agent has recorded in " + directory() +
-                          " that it suspended a process; if a record was lost, run "
-                          "'sluice rescue --everything'\n");
+  EXPECT_EQ(lost.out, "nothing is known to be held: " + directory() +
+                          " has no record; if a record was lost, run 'sluice rescue "
+                          "--everything'\n");
 
   // Of which no record is left.
   target_.signal(SIGSTOP);
