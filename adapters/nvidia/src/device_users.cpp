@@ -30,11 +30,13 @@ result<void> device_file::list(pid_t pid, std::vector<int>& into) const {
   const std::string all = "/proc/" + std::to_string(pid) + "/fd";
   const unique_fd directory = open_directory(all);
   if (!directory) return last_system_error();
+  error_code denied;
   const bool listed = for_each_numbered_entry<int>(directory, [&](int fd) {
     // By its name first: to ask for the attributes of any file may block.
     const std::string path = all + "/" + std::to_string(fd);
     std::array<char, 512> target;
     const ssize_t size = ::readlink(path.c_str(), target.data(), target.size());
+    if (size < 0 && errno != ENOENT) denied = last_system_error();
     if (size <= 0) return;
     const std::string_view name{target.data(), static_cast<std::size_t>(size)};
     if (!name.ends_with("/" + name_)) return;
@@ -42,6 +44,7 @@ result<void> device_file::list(pid_t pid, std::vector<int>& into) const {
     if (::stat(path.c_str(), &about) == 0 && matches(about)) into.push_back(fd);
   });
   if (!listed) return last_system_error();
+  if (denied) return denied;
   return {};
 }
 

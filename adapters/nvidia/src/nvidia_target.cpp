@@ -59,9 +59,7 @@ result<std::vector<queue_info>> nvidia_target::open() {
   auto opened = process_clients::open(pid_, std::move(pidfd), users_.of());
   if (!opened) return refuse(opened.error());
   clients_.emplace(std::move(*opened));
-  auto queues = read();
-  if (!queues) return refuse(queues.error());
-  return queues;
+  return read();
 }
 
 result<std::vector<queue_info>> nvidia_target::refresh() {
@@ -76,7 +74,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   // Armed again by each look, so that a slow one does not follow itself at once.
   if (!arm(timer_, look_every)) return last_system_error();
   const auto looked = clients_->refresh([this](const client_objects& each) { (void)let_go(each); });
-  if (!looked) return looked.error();
+  if (!looked) return refuse(looked.error());
   forget_gone();
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   if (looks_++ % sharers_every == 0) sharers_ = clients_->sharers(users_.now());

@@ -11,6 +11,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/backend.hpp"
@@ -74,6 +76,7 @@ class backend_loop final : public backend_listener {
 
   // What was heard.
   std::map<process_id, error_code> attachments;
+  std::map<process_id, std::string> refusals;  ///< Why, of those that were refused with a sentence.
   std::map<process_id, std::set<driver_queue_id>> queues;
   std::vector<queue_info> added;
   std::map<std::uint64_t, batch_result> results;
@@ -86,6 +89,7 @@ class backend_loop final : public backend_listener {
 
  private:
   void attached(process_id target, error_code error) override { attachments[target] = error; }
+  void attach_refused(process_id target, std::string_view why) override { refusals[target] = why; }
   void queue_added(const queue_info& queue) override {
     queues[queue.target].insert(queue.id);
     added.push_back(queue);

@@ -3,14 +3,22 @@
 
 #include "agent_processes.hpp"
 #include "backend_loop.hpp"
+#include "family.hpp"
 #include "gpu_program.hpp"
 
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -212,6 +220,149 @@ TEST_F(NvidiaAgent, LetsGoOfTargetsThatEndWhileItIsStopped) {
       patience))
       << device_.stats();
   program_.ask("run");
+}
+
+/// Three targets in the midst of a batch: of two of them a call is under way, or waits for it.
+class StoppedNvidiaAgent : public NvidiaAgent {
+ protected:
+  StoppedNvidiaAgent() {
+    second_.ask("open");
+    third_.ask("open");
+  }
+  std::array<gpu_program*, 3> programs() { return {&program_, &second_, &third_}; }
+  bool attach_all(backend_loop& loop) {
+    std::uint64_t last = 0;
+    return std::ranges::all_of(
+        programs(), [&](gpu_program* each) { return attach(loop, *each, process_id{++last}); });
+  }
+  /// Stops the agent while the driver performs its call.
+  void stop_within(backend_loop& loop, command_kind what) {
+    control(device_, std::string{"hang FIFO_DISABLE_CHANNELS:"} +
+                         (what == command_kind::suspend ? "DISABLE" : "ENABLE"));
+    const auto calls = stat_of(device_, "FIFO_DISABLE_CHANNELS");
+    for (const std::uint64_t id : {1U, 2U}) {
+      const batch work = batch_of(loop, what, process_id{id});
+      batches_.push_back(work.id);
+      ASSERT_TRUE(loop->submit(work));
+    }
+    loop->flush();
+    ASSERT_TRUE(
+        eventually(patience, [&] { return stat_of(device_, "FIFO_DISABLE_CHANNELS") > calls; }));
+    ::kill(agent_pid(), SIGSTOP);
+    ASSERT_TRUE(eventually(patience, [&] { return test::state_of(agent_pid()) == 'T'; }));
+  }
+  bool are_done(backend_loop& loop) {
+    return loop.until(
+        [&] {
+          return std::ranges::all_of(batches_, [&](std::uint64_t id) {
+            const auto found = loop.results.find(id);
+            return found != loop.results.end() && found->second.count == 8 &&
+                   std::all_of(found->second.outcomes.begin(), found->second.outcomes.begin() + 8,
+                               [](outcome each) { return each == outcome::done; });
+          });
+        },
+        patience);
+  }
+  void all_run() {
+    EXPECT_TRUE(eventually(patience, [&] { return held_channels(device_) == 0; }));
+    for (gpu_program* const each : programs()) each->ask("run");
+  }
+
+  gpu_program second_{device_};
+  gpu_program third_{device_};
+  std::vector<std::uint64_t> batches_;
+};
+
+TEST_F(StoppedNvidiaAgent, GoesOnWithItsBatchAndCountsNothingTwice) {
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start()) << said();
+  ASSERT_TRUE(attach_all(loop)) << said();
+  ASSERT_TRUE(suspend(loop, process_id{3})) << said();
+  const pid_t agent = agent_pid();
+  for (const command_kind what : {command_kind::suspend, command_kind::resume}) {
+    batches_.clear();
+    stop_within(loop, what);
+    // The driver performs the call, and the agent does not see it yet.
+    const auto before = held_channels(device_);
+    control(device_, "no-faults");
+    ASSERT_TRUE(eventually(patience, [&] { return held_channels(device_) != before; }));
+    ::kill(agent, SIGCONT);
+    ASSERT_TRUE(are_done(loop)) << said();
+    EXPECT_EQ(held_channels(device_), what == command_kind::suspend ? 24 : 8);
+  }
+  ASSERT_TRUE(act(loop, command_kind::resume, process_id{3})) << said();
+  all_run();
+  EXPECT_EQ(loop.losses, 0) << said();
+  EXPECT_EQ(agent_pid(), agent);
+}
+
+TEST_F(StoppedNvidiaAgent, LeavesNothingSuspendedWhenItGoesOnAfterItsLease) {
+  backend_loop loop{agent::make_agent_backend(options(1s))};
+  ASSERT_TRUE(loop.start()) << said();
+  ASSERT_TRUE(attach_all(loop)) << said();
+  ASSERT_TRUE(suspend(loop, process_id{3})) << said();
+  const pid_t agent = agent_pid();
+  const pid_t guardian = test::guardian_of(agent);
+  ASSERT_NE(guardian, 0);
+  stop_within(loop, command_kind::suspend);
+  // It cannot end before the driver's call does, which then holds two more.
+  ASSERT_TRUE(loop.until(
+      [&] { return said().find("silent for longer than its lease") != std::string::npos; },
+      patience));
+  ::kill(agent, SIGCONT);
+  control(device_, "no-faults");
+  ASSERT_TRUE(loop.until([&] { return loop.losses == 1; }, patience));
+  ASSERT_TRUE(eventually(patience, [&] { return test::is_gone(guardian); }));
+  all_run();
+  ASSERT_TRUE(loop.until([&] { return loop.restorations == 1; }, patience));
+  ASSERT_TRUE(attach_all(loop)) << said();
+  ASSERT_TRUE(suspend(loop) && suspend(loop, process_id{2})) << said();
+  EXPECT_EQ(held_channels(device_), 16);
+  ASSERT_TRUE(resume(loop)) << said();
+  EXPECT_EQ(held_channels(device_), 8) << "suspended once";
+  loop->stop();
+  all_run();
+}
+
+TEST_F(NvidiaAgent, RefusesAProcessOfAnotherUserAndLeavesNothingThere) {
+  constexpr uid_t user = 64003;
+  const std::string own = device_.root() + "/own";
+  // The directory above is the test's alone.
+  ASSERT_EQ(::chmod((device_.root() + "/..").c_str(), 0755), 0);
+  ASSERT_TRUE(std::filesystem::create_directory(own));
+  std::filesystem::copy_file(SLUICE_AGENT_PROGRAM, own + "/sluice-agent");
+  ASSERT_EQ(::chown(own.c_str(), user, user), 0);
+  test::child_process host{[&](test::channel& line) {
+    if (::setgid(user) != 0 || ::setuid(user) != 0 || ::prctl(PR_SET_DUMPABLE, 1) != 0) return 2;
+    auto with = options();
+    with.agent_path = own + "/sluice-agent";
+    with.owner_lock = own + "/owner";
+    backend_loop loop{agent::make_agent_backend(with)};
+    if (!loop.start()) {
+      line.send(said());
+      return 3;
+    }
+    const pid_t agent = test::agent_of(with.owner_lock);
+    const pid_t guardian = test::guardian_of(agent);
+    if (!loop->attach(target_id, program_.pid(), program_.start_time())) return 4;
+    if (!loop.until([&] { return loop.attachments.contains(target_id); }, patience)) return 5;
+    if (loop.attachments[target_id] != errc::not_managed || !loop.queues[target_id].empty())
+      return 6;
+    line.send(loop.refusals[target_id]);
+    loop->stop();
+    return eventually(patience, [&] { return test::is_gone(agent) && test::is_gone(guardian); })
+               ? 0
+               : 7;
+  }};
+  EXPECT_THAT(
+      host.line().receive(patience).value_or(""),
+      testing::AllOf(HasSubstr("process " + std::to_string(program_.pid()) + " ("),
+                     HasSubstr("cannot be read: "), HasSubstr("; the agent needs CAP_SYS_PTRACE")));
+  EXPECT_TRUE(host.succeeds(patience));
+  EXPECT_EQ(stat_of(device_, "FIFO_DISABLE_CHANNELS"), 0);
+  EXPECT_EQ(slice_of(device_, group()), usual_slice);
+  program_.ask("close");  // No duplicate is left.
+  EXPECT_TRUE(eventually(patience, [&] { return is_empty(device_); }));
 }
 
 TEST_F(NvidiaAgent, IsFollowedByItsGuardianWhenItIsKilledInTheMidstOfASuspend) {

@@ -5,14 +5,19 @@
 #include "nvidia_target.hpp"
 #include "release.hpp"
 
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <ostream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -597,19 +602,68 @@ TEST_F(NvidiaTarget, ReportsATimeSliceThatTheDriverRefuses) {
   EXPECT_EQ(slice_of(device_, group), usual_slice);
 }
 
-TEST_F(NvidiaTarget, NamesTheRightsThatAreMissing) {
+/// How a process comes to have no rights over one of root.
+struct rights_lost {
+  const char* name;
+  bool (*lose)();
+};
+void PrintTo(const rights_lost& how, std::ostream* to) { *to << how.name; }
+
+bool drop_capabilities() {
+  __user_cap_header_struct about{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  const std::array<__user_cap_data_struct, 2> none{};
+  return ::syscall(SYS_capset, &about, none.data()) == 0;
+}
+
+const rights_lost ways_to_lose_rights[] = {
+    {"AnotherUser", [] { return ::setresuid(64003, 64003, 64003) == 0; }},
+    // The same user, and the kernel answers as Yama does: EPERM.
+    {"WithoutCapabilities", drop_capabilities},
+    {"AnotherUserNamespace", [] { return ::unshare(CLONE_NEWUSER) == 0; }},
+};
+
+class NvidiaTargetWithoutRights : public NvidiaTarget,
+                                  public testing::WithParamInterface<rights_lost> {};
+INSTANTIATE_TEST_SUITE_P(All, NvidiaTargetWithoutRights, testing::ValuesIn(ways_to_lose_rights),
+                         [](const auto& what) { return std::string{what.param.name}; });
+
+TEST_P(NvidiaTargetWithoutRights, IsRefusedWithASentence) {
   program_.ask("open");
   test::child_process without{[this](test::channel& line) {
     managed target{device_, program_.pid()};
-    if (::seteuid(65534) != 0) return 1;
+    if (!GetParam().lose()) return 1;
     const auto opened = target.open();
     line.send(!opened && opened.error() == errc::not_managed ? target.said() : "managed");
-    return 0;
+    return target->close() ? 0 : 2;
   }};
   EXPECT_THAT(without.line().receive(patience).value_or(""),
-              AllOf(HasSubstr("cannot be read"), HasSubstr("CAP_SYS_PTRACE")));
+              AllOf(HasSubstr("process " + std::to_string(program_.pid()) + " ("),
+                    HasSubstr("cannot be read: "),
+                    HasSubstr("; the agent needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH")));
+  EXPECT_TRUE(without.succeeds(patience));
+  EXPECT_EQ(stat_of(device_, "FIFO_DISABLE_CHANNELS"), 0);
+  program_.ask("close");  // No duplicate is left.
+  EXPECT_TRUE(is_free());
+}
+
+// As when the target becomes another user's, or Yama is made stricter.
+TEST_P(NvidiaTargetWithoutRights, IsResumedWhenTheyAreLostLater) {
+  const auto group = program_.ask("open").at(2);
+  test::child_process without{[this](test::channel& line) {
+    managed target{device_, program_.pid()};
+    if (!target.open() || !target->set_quantum(target.gpu(), 100us)) return 1;
+    target.suspend(target.computing());
+    if (held_channels(device_) != 8 || !GetParam().lose()) return 2;
+    if (target.refresh().error() != errc::not_managed) return 3;
+    line.send(target.said());
+    return target->close() ? 0 : 4;
+  }};
+  EXPECT_THAT(
+      without.line().receive(patience).value_or(""),
+      AllOf(HasSubstr("cannot be read: "), HasSubstr("sluice does not suspend it any more")));
   EXPECT_TRUE(without.succeeds(patience));
   EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_EQ(slice_of(device_, group), usual_slice);
 }
 
 TEST_F(NvidiaTarget, ReleasesAClientThatIsNoLongerInMemory) {
