@@ -6,6 +6,8 @@
 #include <sys/types.h>
 
 #include <compare>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -52,20 +54,37 @@ struct remote_fd {
 /// look at them.
 [[nodiscard]] std::vector<remote_fd> list_users(const device_file& of);
 
-/// The same for several threads: reads it at most once a second.
+/// The same for several threads, and cheaper: it lists only processes anew whose number of
+/// descriptors changed, and each at least once a second.
 ///
 /// Threading: any thread.
+/// Cost:      0.25 ms for 300 processes; list_users() takes 14 ms if each has 20 descriptors.
+/// Before
+///            Linux 6.2 no number of descriptors is known.
 class user_list {
  public:
+  using list = std::shared_ptr<const std::vector<remote_fd>>;
+
   explicit user_list(device_file of) : of_(std::move(of)) {}
   [[nodiscard]] const device_file& of() const noexcept { return of_; }
-  [[nodiscard]] std::vector<remote_fd> now();
+  /// Returns a list that is at most this old. The same pointer as before: nothing changed.
+  [[nodiscard]] list now(duration age);
 
  private:
+  struct process {
+    off_t descriptors = 0;  ///< Number of them.
+    time_point listed{};
+    std::vector<int> of_device{};
+  };
+
+  std::vector<remote_fd> read();
+
   const device_file of_;
-  std::mutex mutex_;
+  std::mutex reading_;  ///< Held during a read.
+  std::map<pid_t, process> processes_;
+  std::mutex mutex_;  ///< Of the next two. Never held during a read.
   time_point read_ = time_point::min();
-  std::vector<remote_fd> all_;
+  list all_;
 };
 
 /// Returns whether the process is one of sluice's own programs beside this one: `sluice queues` and

@@ -18,19 +18,25 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A duplicate of a descriptor must not outlive the target's own for longer than 1 s.
-constexpr duration look_every = 250ms;
+/// How often the timer asks which processes share a client.
+constexpr duration tick = 100ms;
+/// Ticks between two looks at the process. A duplicate of a descriptor must not outlive the
+/// target's own for longer than 1 s.
+constexpr unsigned look_every = 3;
+/// How old the list of users may be at a tick, which lanes share, and before a suspend.
+constexpr duration age_at_tick = tick / 2;
+constexpr duration age_at_suspend = tick + age_at_tick;
+/// At a look after a suspend. Targets that are suspended together share it.
+constexpr duration age_at_look = 5ms;
 /// Calls to resume a client, before that counts as refused.
 constexpr int most_attempts = 3;
-/// Looks between two searches for processes that share a client.
-constexpr unsigned sharers_every = 4;
 
 bool arm(const unique_fd& timer, duration first) {
   const auto spec = [](duration time) {
     const auto nanoseconds = std::chrono::nanoseconds{time}.count();
     return timespec{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
   };
-  const itimerspec when{.it_interval = spec(look_every), .it_value = spec(first)};
+  const itimerspec when{.it_interval = spec(tick), .it_value = spec(first)};
   return ::timerfd_settime(timer.get(), 0, &when, nullptr) == 0;
 }
 
@@ -65,6 +71,11 @@ result<std::vector<queue_info>> nvidia_target::open() {
 result<std::vector<queue_info>> nvidia_target::refresh() {
   std::uint64_t ignored = 0;
   (void)!::read(timer_.get(), &ignored, sizeof ignored);
+  if (ticks_++ % look_every != 0) {
+    find_sharers(age_at_tick);
+    if (!disables_.empty() && !sharers_are_offline()) return errc::not_managed;
+    return queues_;
+  }
   auto queues = read();
   if (!refused_.empty()) host_.say(refused_ + "; sluice does not suspend it any more");
   return queues;
@@ -72,12 +83,14 @@ result<std::vector<queue_info>> nvidia_target::refresh() {
 
 result<std::vector<queue_info>> nvidia_target::read() {
   // Armed again by each look, so that a slow one does not follow itself at once.
-  if (!arm(timer_, look_every)) return last_system_error();
+  if (!arm(timer_, tick)) return last_system_error();
+  ticks_ = 1;
   const auto looked = clients_->refresh([this](const client_objects& each) { (void)let_go(each); });
   if (!looked) return refuse(looked.error());
   forget_gone();
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
-  if (looks_++ % sharers_every == 0) sharers_ = clients_->sharers(users_.now());
+  users_seen_.reset();  // The process may have other descriptors than before.
+  find_sharers(disables_.empty() ? age_at_tick : age_at_look);
   // Whether it may be managed is asked before each suspend: the host names one process after the
   // other as offline.
   if (!disables_.empty() && !sharers_are_offline()) return errc::not_managed;
@@ -103,6 +116,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
         if (!own_slices_.contains({each.client().handle(), handle}))
           (void)set_slice(each, handle, quantum->second);
   }
+  queues_ = queues;
   return queues;
 }
 
@@ -128,6 +142,13 @@ void nvidia_target::forget_gone() {
     return gone(
         each.first, [](const auto& in) -> const auto& { return in.groups(); });
   });
+}
+
+void nvidia_target::find_sharers(duration age) {
+  auto users = users_.now(age);
+  if (users == users_seen_) return;
+  sharers_ = clients_->sharers(*users);
+  users_seen_ = std::move(users);
 }
 
 /// Its channels are those of every process that has the open file: all of them have to be offline.
@@ -185,10 +206,12 @@ std::string nvidia_target::record() const {
 int nvidia_target::act(command_kind what, gpu_id gpu, std::span<const driver_queue_id> queues,
                        std::span<outcome> outcomes) {
   drop_closed();
-  if (what == command_kind::suspend && !sharers_are_offline()) return EPERM;
   if (what == command_kind::resume) return resume(gpu, queues, outcomes);
+  find_sharers(age_at_suspend);
+  if (!sharers_are_offline()) return EPERM;
   // Channels may have come since the last look, and run on.
   const int error = suspend(gpu, queues, outcomes);
+  ticks_ = 0;
   (void)arm(timer_, 1ns);
   return error;
 }
@@ -313,6 +336,7 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
   };
   const auto wanted = static_cast<std::uint64_t>(length / 1us);
   quanta_.erase(gpu);
+  find_sharers(age_at_suspend);
   if (wanted != 0 && !sharers_are_offline())
     return error_code{EPERM, boost::system::system_category()};
   if (wanted == 0) return restore_slices(gpu) ? result<void>{} : error_code{errc::lost};

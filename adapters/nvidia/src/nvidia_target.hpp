@@ -53,6 +53,8 @@ class nvidia_target final : public agent::lane_target {
 
   /// What open() and refresh() have in common.
   result<std::vector<queue_info>> read();
+  /// \param age as for user_list::now().
+  void find_sharers(duration age);
   bool sharers_are_offline();
   std::optional<place> find(driver_queue_id id, gpu_id on) const;
   void drop_closed();
@@ -80,10 +82,12 @@ class nvidia_target final : public agent::lane_target {
   std::map<channel_key, disables> disables_;         ///< That were not taken back.
   std::map<channel_key, std::uint64_t> own_slices_;  ///< Of groups, before the first change.
   std::map<gpu_id, std::uint64_t> quanta_;           ///< Microseconds; of GPUs that have one.
-  unsigned looks_ = 0;
-  std::vector<remote_fd> sharers_;  ///< At a look of the last second.
-  pid_t told_of_ = 0;               ///< Of which sharer the log has a line.
-  std::string refused_;             ///< Why, as a sentence.
+  unsigned ticks_ = 0;                               ///< Of the timer, since the last look.
+  std::vector<queue_info> queues_;                   ///< At the last look.
+  user_list::list users_seen_;  ///< Of which the next are some. Null: compare them again.
+  std::vector<remote_fd> sharers_;
+  pid_t told_of_ = 0;    ///< Of which sharer the log has a line.
+  std::string refused_;  ///< Why, as a sentence.
 };
 
 }  // namespace sluice::nvidia

@@ -1,18 +1,24 @@
 #include "device_users.hpp"
 
+#include "eventually.hpp"
+
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 namespace sluice::nvidia::device_users_test {
 namespace {
+
+using namespace std::chrono_literals;
 
 /// A file that stands for the device, open here and in a child that also has it open by itself.
 class DeviceUsers : public testing::Test {
@@ -20,16 +26,23 @@ class DeviceUsers : public testing::Test {
   DeviceUsers() {
     own_ = unique_fd{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
     int ends[2];
+    int orders[2];
     EXPECT_EQ(::pipe(ends), 0);
+    EXPECT_EQ(::pipe(orders), 0);
     child_ = ::fork();
     if (child_ == 0) {
-      const int another = ::open(path_.c_str(), O_RDWR);
-      (void)!::write(ends[1], &another, sizeof another);
-      for (;;) ::pause();
+      ::close(orders[1]);
+      for (char order = 0;;) {
+        const int another = ::open(path_.c_str(), O_RDWR);
+        (void)!::write(ends[1], &another, sizeof another);
+        if (::read(orders[0], &order, 1) != 1) ::_exit(0);
+      }
     }
-    EXPECT_EQ(::read(ends[0], &another_, sizeof another_), ssize_t{sizeof another_});
-    ::close(ends[0]);
+    answers_ = unique_fd{ends[0]};
+    orders_ = unique_fd{orders[1]};
     ::close(ends[1]);
+    ::close(orders[0]);
+    another_ = answer();
     pidfd_ = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, child_, 0))};
   }
   ~DeviceUsers() override {
@@ -38,9 +51,24 @@ class DeviceUsers : public testing::Test {
     ::unlink(path_.c_str());
   }
 
+  int answer() const {
+    int number = -1;
+    EXPECT_EQ(::read(answers_.get(), &number, sizeof number), ssize_t{sizeof number});
+    return number;
+  }
+  void open_another() const {
+    EXPECT_EQ(::write(orders_.get(), "o", 1), 1);
+    EXPECT_GE(answer(), 0);
+  }
+  auto count_of_child(const std::vector<remote_fd>& all) const {
+    return std::ranges::count(all, child_, &remote_fd::pid);
+  }
+
   const std::string path_ = testing::TempDir() + "nvidiactl" + std::to_string(::getpid());
   unique_fd own_;
   unique_fd pidfd_;
+  unique_fd answers_;
+  unique_fd orders_;
   pid_t child_ = 0;
   int another_ = -1;  ///< The child's own.
 };
@@ -56,6 +84,24 @@ TEST_F(DeviceUsers, ListsDescriptorsOfADevice) {
   EXPECT_NE(std::ranges::find(users, remote_fd{child_, another_}), users.end());
   EXPECT_EQ(std::ranges::find(users, ::getpid(), &remote_fd::pid), users.end());
   EXPECT_FALSE(device_file::at(path_ + "_of_nobody"));
+}
+
+TEST_F(DeviceUsers, AreListedAgainWhenAProcessGetsAnotherDescriptor) {
+  user_list users{device_file::at(path_).value()};
+  const auto before = users.now(0s);
+  EXPECT_EQ(count_of_child(*before), 2);
+  EXPECT_EQ(users.now(1h), before);
+  open_another();
+  EXPECT_EQ(users.now(1h), before) << "as old as was asked for";
+  // Before Linux 6.2 it takes up to a second.
+  EXPECT_TRUE(
+      test::eventually(test::patience, [&] { return count_of_child(*users.now(0s)) == 3; }));
+  const auto after = users.now(0s);
+  EXPECT_EQ(users.now(0s), after);
+  EXPECT_EQ(*after, list_users(users.of()));
+  ::kill(child_, SIGKILL);
+  ::waitpid(child_, nullptr, 0);
+  EXPECT_EQ(count_of_child(*users.now(0s)), 0);
 }
 
 TEST_F(DeviceUsers, TellsOpenFilesApart) {

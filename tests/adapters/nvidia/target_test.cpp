@@ -55,7 +55,12 @@ class managed {
 
   /// Opens it, and keeps the channels that it lists.
   result<void> open() { return keep(target_.open()); }
-  result<void> refresh() { return keep(target_.refresh()); }
+  /// Every third refresh() looks at the process.
+  result<void> refresh() {
+    for (int tick = 0; tick < 2; ++tick)
+      if (const auto done = keep(target_.refresh()); !done) return done;
+    return keep(target_.refresh());
+  }
   std::vector<driver_queue_id> of_kind(queue_kind type) const {
     std::vector<driver_queue_id> ids;
     for (const queue_info& each : queues_)
@@ -440,6 +445,34 @@ TEST_F(NvidiaTarget, EndsWhenAnotherProcessComesToShareItsClient) {
   EXPECT_EQ(looked.error(), errc::not_managed);
   EXPECT_TRUE(target->close());
   EXPECT_EQ(held_channels(device_), 0);
+}
+
+// As over a socket (SCM_RIGHTS), at any time.
+TEST_F(NvidiaTarget, NeverSuspendsAProcessThatHasTheDescriptorForAMoment) {
+  const auto descriptor = program_.ask("open").at(0);
+  gpu_program other{device_};
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open()) << target.said();
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  EXPECT_THAT(target.resume(target.computing()), Each(outcome::done));
+  ASSERT_TRUE(
+      other.execs("take " + std::to_string(program_.pid()) + " " + std::to_string(descriptor)));
+  // The age that the list of users may have.
+  const auto later = clock::now() + 150ms;
+  EXPECT_TRUE(eventually(patience, [&] { return clock::now() >= later; }));
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::invalid));
+  EXPECT_EQ(target.error(), EPERM);
+  EXPECT_EQ(target->set_quantum(target.gpu(), 100us).error().value(), EPERM);
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_THAT(target.said(), HasSubstr("shares its connection to the driver with process " +
+                                       std::to_string(other.pid())));
+  other.process().signal(SIGKILL);
+  ASSERT_TRUE(other.process().wait(patience));
+  EXPECT_TRUE(eventually(patience, [&] {
+    target.suspend(target.computing());
+    return held_channels(device_) == 8;
+  }));
+  EXPECT_TRUE(target->close());
 }
 
 // Each look meets another moment of it.
