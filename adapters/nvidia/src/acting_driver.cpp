@@ -70,7 +70,7 @@ class nvidia_acting_driver final : public agent::acting_driver {
     users_.emplace(std::move(*device));
     host_ = host;
     const auto make = [this](process_id, pid_t pid, std::uint64_t start_time) {
-      return std::make_unique<nvidia_target>(*users_, calls_, host_, pid, start_time);
+      return std::make_unique<nvidia_target>(*users_, calls_, slices_, host_, pid, start_time);
     };
     return agent::make_lane_side({.acting = {"FIFO_DISABLE_CHANNELS",
                                              {capability::set_quantum, capability::preempt_kernels,
@@ -136,6 +136,7 @@ class nvidia_acting_driver final : public agent::acting_driver {
   bool allow_untested_ = false;
   std::optional<user_list> users_;
   channel_calls calls_;
+  slice_book slices_;
   agent::acting_host host_;
 };
 

@@ -113,7 +113,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
     }
     for (const auto& [handle, one] : each.groups())
       if (const auto quantum = quanta_.find(one.gpu); one.computes && quantum != quanta_.end())
-        if (!own_slices_.contains({each.client().handle(), handle}))
+        if (!set_slices_.contains({each.client().handle(), handle}))
           (void)set_slice(each, handle, quantum->second);
   }
   queues_ = queues;
@@ -138,7 +138,7 @@ void nvidia_target::forget_gone() {
     return gone(
         each.first, [](const auto& in) -> const auto& { return in.channels(); });
   });
-  std::erase_if(own_slices_, [&](const auto& each) {
+  std::erase_if(set_slices_, [&](const auto& each) {
     return gone(
         each.first, [](const auto& in) -> const auto& { return in.groups(); });
   });
@@ -192,11 +192,7 @@ std::string nvidia_target::record() const {
     for (const auto& [handle, group] : each.groups()) {
       if (!group.computes) continue;
       std::uint64_t own = 0;
-      const auto kept = own_slices_.find({each.client().handle(), handle});
-      if (kept != own_slices_.end())
-        own = kept->second;
-      else if (!each.client().timeslice(handle, own))
-        continue;
+      if (!slices_.of(each.client().handle(), handle)->own(each.client(), own)) continue;
       what.slices.push_back({.client = each.client().handle(), .group = handle, .own = own});
     }
   }
@@ -281,23 +277,21 @@ int nvidia_target::resume(gpu_id gpu, std::span<const driver_queue_id> queues,
 
 rm_status nvidia_target::set_slice(const client_objects& in, uapi::NvHandle group,
                                    std::uint64_t microseconds) {
-  const channel_key key{in.client().handle(), group};
-  if (!own_slices_.contains(key)) {
-    std::uint64_t own = 0;
-    if (const rm_status read = in.client().timeslice(group, own); !read) return read;
-    own_slices_.emplace(key, own);
-  }
-  return in.client().set_timeslice(group, microseconds);
+  const auto slice = slices_.of(in.client().handle(), group);
+  std::uint64_t own = 0;
+  if (const rm_status read = slice->own(in.client(), own); !read) return read;
+  set_slices_.insert_or_assign({in.client().handle(), group}, slice);
+  return slice->set(in.client(), this, microseconds);
 }
 
 bool nvidia_target::restore_slices(const client_objects& of, gpu_id on) {
   bool done = true;
   for (const auto& [handle, group] : of.groups()) {
-    const auto own = own_slices_.find({of.client().handle(), handle});
-    if (own == own_slices_.end() || (on != gpu_id::none && group.gpu != on)) continue;
-    const rm_status set = of.client().set_timeslice(handle, own->second);
+    const auto one = set_slices_.find({of.client().handle(), handle});
+    if (one == set_slices_.end() || (on != gpu_id::none && group.gpu != on)) continue;
+    const rm_status set = one->second->restore(of.client(), this);
     if (set || set.is(uapi::NV_ERR_OBJECT_NOT_FOUND) || set.is(uapi::NV_ERR_INVALID_CLIENT))
-      own_slices_.erase(own);
+      set_slices_.erase(one);
     else
       done = false;
   }

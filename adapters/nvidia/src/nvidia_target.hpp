@@ -6,6 +6,7 @@
 #include "device_users.hpp"
 #include "hold_text.hpp"
 #include "process_clients.hpp"
+#include "slice_book.hpp"
 
 #include <sys/types.h>
 
@@ -25,9 +26,14 @@ namespace sluice::nvidia {
 /// be equal: then the process is not managed.
 class nvidia_target final : public agent::lane_target {
  public:
-  nvidia_target(user_list& users, channel_calls& calls, const agent::acting_host& host, pid_t pid,
-                std::uint64_t start_time)
-      : users_(users), calls_(calls), host_(host), pid_(pid), start_time_(start_time) {}
+  nvidia_target(user_list& users, channel_calls& calls, slice_book& slices,
+                const agent::acting_host& host, pid_t pid, std::uint64_t start_time)
+      : users_(users),
+        calls_(calls),
+        slices_(slices),
+        host_(host),
+        pid_(pid),
+        start_time_(start_time) {}
 
   result<std::vector<queue_info>> open() override;
   std::string why_refused() const override { return refused_; }
@@ -74,16 +80,17 @@ class nvidia_target final : public agent::lane_target {
 
   user_list& users_;
   channel_calls& calls_;
+  slice_book& slices_;
   const agent::acting_host& host_;
   const pid_t pid_;
   const std::uint64_t start_time_;
   unique_fd timer_;  ///< Tells when to refresh().
   std::optional<process_clients> clients_;
-  std::map<channel_key, disables> disables_;         ///< That were not taken back.
-  std::map<channel_key, std::uint64_t> own_slices_;  ///< Of groups, before the first change.
-  std::map<gpu_id, std::uint64_t> quanta_;           ///< Microseconds; of GPUs that have one.
-  unsigned ticks_ = 0;                               ///< Of the timer, since the last look.
-  std::vector<queue_info> queues_;                   ///< At the last look.
+  std::map<channel_key, disables> disables_;             ///< That were not taken back.
+  std::map<channel_key, slice_book::entry> set_slices_;  ///< Groups whose slice this one changed.
+  std::map<gpu_id, std::uint64_t> quanta_;               ///< Microseconds; of GPUs that have one.
+  unsigned ticks_ = 0;                                   ///< Of the timer, since the last look.
+  std::vector<queue_info> queues_;                       ///< At the last look.
   user_list::list users_seen_;  ///< Of which the next are some. Null: compare them again.
   std::vector<remote_fd> sharers_;
   pid_t told_of_ = 0;    ///< Of which sharer the log has a line.

@@ -16,6 +16,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <ostream>
 
@@ -40,15 +41,27 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t usual_slice = 2048;  ///< Of a compute group, in the profile.
 
+/// What the lanes of an agent share.
+struct agents_parts {
+  explicit agents_parts(const test::simulated_device& device)
+      : users(device_file::at(device.nvidia_device()).value()) {}
+  user_list users;
+  channel_calls calls;
+  slice_book slices;
+};
+
 /// nvidia_target with what it needs.
 class managed {
  public:
   managed(const test::simulated_device& device, pid_t pid, bool others_are_offline = false)
-      : users_(device_file::at(device.nvidia_device()).value()),
+      : managed(std::make_shared<agents_parts>(device), pid, others_are_offline) {}
+  managed(std::shared_ptr<agents_parts> shared, pid_t pid, bool others_are_offline)
+      : shared_(std::move(shared)),
         host_{
             .is_offline = [others_are_offline](pid_t, std::uint64_t) { return others_are_offline; },
             .say = [this](std::string_view words) { said_ += std::string{words} + '\n'; }},
-        target_(users_, calls_, host_, pid, start_time_of(pid).value_or(0)) {}
+        target_(shared_->users, shared_->calls, shared_->slices, host_, pid,
+                start_time_of(pid).value_or(0)) {}
 
   nvidia_target* operator->() { return &target_; }
   std::string said() const { return said_ + target_.why_refused(); }
@@ -93,8 +106,7 @@ class managed {
   }
 
   std::string said_;
-  user_list users_;
-  channel_calls calls_;
+  std::shared_ptr<agents_parts> shared_;
   agent::acting_host host_;
   nvidia_target target_;
   std::vector<queue_info> queues_;
@@ -429,6 +441,70 @@ TEST_F(NvidiaTarget, TakesAForkedChildForOffline) {
   ASSERT_TRUE(target.open());
   EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done)) << target.said();
   EXPECT_TRUE(target->close());
+}
+
+/// Two offline processes with one client, each with a lane of one agent. The second one has it from
+/// the first by fork().
+class TwoNvidiaTargets : public NvidiaTarget {
+ protected:
+  TwoNvidiaTargets() {
+    group_ = program_.ask("open").at(2);
+    child_ = program_.ask("fork").at(0);
+    child_process_.emplace(child_);
+    const auto shared = std::make_shared<agents_parts>(device_);
+    first_ = std::make_unique<managed>(shared, program_.pid(), true);
+    second_ = std::make_unique<managed>(shared, static_cast<pid_t>(child_), true);
+  }
+  void SetUp() override {
+    ASSERT_TRUE(first_->open() && second_->open()) << first_->said() << second_->said();
+    ASSERT_EQ(first_->computing(), second_->computing());
+    ASSERT_EQ(first_->computing().size(), 8U);
+  }
+
+  std::uint32_t group_ = 0;
+  std::uint32_t child_ = 0;
+  std::optional<waiting_process> child_process_;
+  std::unique_ptr<managed> first_;
+  std::unique_ptr<managed> second_;
+};
+
+TEST_F(TwoNvidiaTargets, RunOnlyWhenNeitherIsSuspended) {
+  for (managed* const closes : {first_.get(), second_.get()}) {
+    managed* const stays = closes == first_.get() ? second_.get() : first_.get();
+    EXPECT_THAT(closes->suspend(closes->computing()), Each(outcome::done));
+    EXPECT_THAT(stays->suspend(stays->computing()), Each(outcome::done));
+    EXPECT_TRUE((*closes)->close());
+    EXPECT_EQ(held_channels(device_), 8);
+    EXPECT_THAT(stays->resume(stays->computing()), Each(outcome::done));
+    EXPECT_EQ(held_channels(device_), 0);
+    program_.ask("run");
+    ASSERT_TRUE(closes->open()) << closes->said();
+  }
+  // And each resumes by itself.
+  first_->suspend(first_->computing());
+  second_->suspend(second_->computing());
+  second_->resume(second_->computing());
+  EXPECT_EQ(held_channels(device_), 8);
+  first_->resume(first_->computing());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(TwoNvidiaTargets, GetBackTheDriversOwnTimeSlice) {
+  ASSERT_TRUE((*first_)->set_quantum(first_->gpu(), 100us));
+  // What the second one reads is the first one's.
+  const auto held = parse_held_process((*second_)->record());
+  ASSERT_TRUE(held && held->slices.size() == 1);
+  EXPECT_EQ(held->slices.front().own, usual_slice);
+  ASSERT_TRUE((*second_)->set_quantum(second_->gpu(), 50us));
+  EXPECT_EQ(slice_of(device_, group_), 50);
+  EXPECT_TRUE((*second_)->close());
+  EXPECT_EQ(slice_of(device_, group_), 100);
+  ASSERT_TRUE(second_->open());
+  ASSERT_TRUE((*second_)->set_quantum(second_->gpu(), 50us));
+  EXPECT_TRUE((*first_)->close());
+  EXPECT_EQ(slice_of(device_, group_), 50);
+  EXPECT_TRUE((*second_)->close());
+  EXPECT_EQ(slice_of(device_, group_), usual_slice);
 }
 
 TEST_F(NvidiaTarget, EndsWhenAnotherProcessComesToShareItsClient) {
