@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "sluice/agent/lane.hpp"
@@ -234,8 +235,11 @@ class target_lane final : public lane {
       }
       pollfd exit{pidfd_.get(), POLLIN, 0};
       if (::poll(&exit, 1, static_cast<int>(close_retry / 1ms)) > 0) {
-        strike();
-        break;
+        if (!target_->outlives_process()) {
+          strike();
+          break;
+        }
+        std::this_thread::sleep_for(close_retry);
       }
       if (clock::now() < give_up) continue;
       if (abandoned()) return;

@@ -28,7 +28,7 @@ constexpr duration age_at_tick = tick / 2;
 constexpr duration age_at_suspend = tick + age_at_tick;
 /// At a look after a suspend. Targets that are suspended together share it.
 constexpr duration age_at_look = 5ms;
-/// Calls to resume a client, before that counts as refused.
+/// Calls to resume a client at a look, before that counts as refused.
 constexpr int most_attempts = 3;
 
 bool arm(const unique_fd& timer, duration first) {
@@ -85,7 +85,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   // Armed again by each look, so that a slow one does not follow itself at once.
   if (!arm(timer_, tick)) return last_system_error();
   ticks_ = 1;
-  const auto looked = clients_->refresh([this](const client_objects& each) { (void)let_go(each); });
+  const auto looked = clients_->refresh([this](const client_objects& each) { return leave(each); });
   if (!looked) return refuse(looked.error());
   forget_gone();
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
@@ -123,7 +123,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
 /// After the process closed a descriptor, its channels are out of reach: they run, if another
 /// descriptor keeps them.
 void nvidia_target::drop_closed() {
-  clients_->drop_closed([this](const client_objects& each) { (void)let_go(each); });
+  clients_->drop_closed([this](const client_objects& each) { return leave(each); });
   forget_gone();
 }
 
@@ -324,6 +324,15 @@ bool nvidia_target::let_go(const client_objects& of) {
   return done;
 }
 
+bool nvidia_target::leave(const client_objects& of) {
+  if (let_go(of) || !clients_->is_shared(of)) return true;
+  if (!std::exchange(told_of_refusal_, true))
+    host_.say("process " + std::to_string(pid_) +
+              " gave up a connection to the driver that another process shares, and the driver "
+              "refuses to resume its channels; sluice keeps trying");
+  return false;
+}
+
 result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
   const auto failed = [](const rm_status& why) {
     return error_code{why.as_errno(), boost::system::system_category()};
@@ -353,8 +362,8 @@ bool nvidia_target::close() noexcept {
   const bool alive = clients_->is_alive();
   if (alive) drop_closed();
   bool done = true;
-  for (const client_objects& each : clients_->clients()) done &= let_go(each);
-  if (alive && !done) return false;
+  for (const client_objects& each : clients_->clients()) done &= alive ? let_go(each) : leave(each);
+  if (!done) return false;
   clients_.reset();
   return true;
 }

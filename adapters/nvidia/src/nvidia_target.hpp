@@ -44,6 +44,7 @@ class nvidia_target final : public agent::lane_target {
           std::span<outcome> outcomes) override;
   result<void> set_quantum(gpu_id gpu, duration length) override;
   bool close() noexcept override;
+  bool outlives_process() const noexcept override { return true; }
 
  private:
   using channel_key = std::pair<uapi::NvHandle, uapi::NvHandle>;  ///< Client, channel.
@@ -75,6 +76,9 @@ class nvidia_target final : public agent::lane_target {
   bool restore_slices(gpu_id on);
   /// Ends all that is held of a client. \return false if the driver refuses.
   bool let_go(const client_objects& of);
+  /// The same for a client that the process gave up. \return true also if no process has it any
+  /// more: then the driver frees it.
+  bool leave(const client_objects& of);
   error_code refuse(const std::string& why);
   error_code refuse(const error_code& error);
 
@@ -93,8 +97,9 @@ class nvidia_target final : public agent::lane_target {
   std::vector<queue_info> queues_;                       ///< At the last look.
   user_list::list users_seen_;  ///< Of which the next are some. Null: compare them again.
   std::vector<remote_fd> sharers_;
-  pid_t told_of_ = 0;    ///< Of which sharer the log has a line.
-  std::string refused_;  ///< Why, as a sentence.
+  pid_t told_of_ = 0;             ///< Of which sharer the log has a line.
+  bool told_of_refusal_ = false;  ///< Of leave(), in the log.
+  std::string refused_;           ///< Why, as a sentence.
 };
 
 }  // namespace sluice::nvidia

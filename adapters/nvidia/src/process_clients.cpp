@@ -43,11 +43,13 @@ void process_clients::drop_closed(const client_function& leaves) {
     const auto is_over_it = [copy = each->copy.get()](const client_objects& one) {
       return one.client().fd() == copy;
     };
-    if (leaves)
-      for (const client_objects& one : clients_)
-        if (is_over_it(one)) leaves(one);
-    std::erase_if(clients_, is_over_it);
-    each = files_.erase(each);
+    std::erase_if(clients_, [&](const client_objects& one) {
+      return is_over_it(one) && (!leaves || leaves(one));
+    });
+    if (std::ranges::any_of(clients_, is_over_it))
+      ++each;
+    else
+      each = files_.erase(each);
   }
 }
 
@@ -140,6 +142,12 @@ std::string process_clients::not_understood() const {
   for (const client_objects& each : clients_)
     if (auto why = each.not_understood(); !why.empty()) return why;
   return {};
+}
+
+bool process_clients::is_shared(const client_objects& of) const {
+  return std::ranges::any_of(list_users(*device_), [&](const remote_fd& each) {
+    return is_same_file(of.client().fd(), each);
+  });
 }
 
 std::vector<remote_fd> process_clients::sharers(const std::vector<remote_fd>& users) const {

@@ -30,7 +30,8 @@ class process_clients {
   [[nodiscard]] static result<process_clients> open(pid_t pid, unique_fd pidfd,
                                                     const device_file& device);
 
-  using client_function = std::function<void(const client_objects&)>;
+  /// \return false to keep the client, and to be called again.
+  using client_function = std::function<bool(const client_objects&)>;
 
   /// Adopts descriptors that the process has opened since, closes duplicates of those that it has
   /// closed, and reads the objects of each client.
@@ -40,7 +41,7 @@ class process_clients {
   [[nodiscard]] result<void> refresh(const client_function& leaves = {});
   /// Closes duplicates of descriptors that the process has closed, and the clients with them.
   /// \param leaves called for each of these clients before: it lives on if another process, or
-  ///               another descriptor of this one, has the open file.
+  ///               another descriptor of this one, has the open file (is_shared()).
   void drop_closed(const client_function& leaves = {});
 
   /// A change of its addresses follows refresh() and drop_closed().
@@ -51,6 +52,8 @@ class process_clients {
   [[nodiscard]] std::string not_understood() const;
   /// Lists descriptors of other processes that share an open file with this one, out of `users`.
   [[nodiscard]] std::vector<remote_fd> sharers(const std::vector<remote_fd>& users) const;
+  /// Returns whether any process has the open file of a client, over which this one reaches it.
+  [[nodiscard]] bool is_shared(const client_objects& of) const;
   [[nodiscard]] bool is_alive() const noexcept { return memory_.is_alive(); }
 
  private:

@@ -45,6 +45,7 @@ struct hardware {
   std::string record = "the record";
   std::map<std::uint32_t, outcome> refused;  ///< Queues.
   std::atomic<bool> refuses_close{false};
+  std::atomic<bool> outlives_process{false};
   std::atomic<bool> hangs{false};
   std::atomic<int> resume_errno{0};
   std::atomic<int> closed{0};
@@ -97,6 +98,7 @@ class fake_target final : public lane_target {
     ++of_.closed;
     return true;
   }
+  bool outlives_process() const noexcept override { return of_.outlives_process; }
 
  private:
   result<std::vector<queue_info>> list() const {
@@ -410,6 +412,30 @@ TEST_F(LaneSide, ReportsTheGpuOfALookThatHangs) {
   EXPECT_EQ(lost->gpu, the_gpu);
   gpu_.hangs = false;
   EXPECT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::done});
+}
+
+TEST_F(LaneSide, ForgetsAProcessThatEndedThoughTheDriverRefuses) {
+  begin();
+  attach();
+  ASSERT_EQ(outcomes_of(command_kind::suspend, {1}), done_list{outcome::done});
+  gpu_.refuses_close = true;
+  ::kill(target_.pid(), SIGKILL);
+  EXPECT_TRUE(next(report_kind::detached));
+  EXPECT_TRUE(book_.entries().empty());
+  gpu_.suspended.clear();
+}
+
+TEST_F(LaneSide, IsStrandedByAProcessThatEndedIfOthersShareWhatIsHeld) {
+  begin();
+  attach();
+  ASSERT_EQ(outcomes_of(command_kind::suspend, {1}), done_list{outcome::done});
+  gpu_.refuses_close = gpu_.outlives_process = true;
+  ::kill(target_.pid(), SIGKILL);
+  EXPECT_TRUE(eventually(patience, [&] { return side_->stranded(); }));
+  EXPECT_EQ(book_.entries().size(), 1U) << "for the guardian";
+  gpu_.refuses_close = false;
+  EXPECT_TRUE(next(report_kind::detached));
+  EXPECT_FALSE(side_->stranded());
 }
 
 TEST_F(LaneSide, IsStrandedWhileTheDriverRefusesToLetGo) {

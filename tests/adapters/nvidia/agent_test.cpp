@@ -188,6 +188,28 @@ TEST_F(NvidiaAgent, IsFollowedByTheNextAgentWhenItsGuardianIsKilledToo) {
   EXPECT_THAT(said(), HasSubstr("ended without resuming 1 process; now resumed: 1"));
 }
 
+// The guardian goes on with a client that another process has, though the target ended.
+TEST_F(NvidiaAgent, IsFollowedByItsGuardianWhenTheDriverRefusesAnEndedTarget) {
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start()) << said();
+  const auto child = static_cast<pid_t>(program_.ask("fork").at(0));
+  ASSERT_TRUE(attach(loop, program_)) << said();
+  ASSERT_TRUE(shorten(loop) && suspend(loop)) << said();
+  const pid_t guardian = test::guardian_of(agent_pid());
+  control(device_, "answer FIFO_DISABLE_CHANNELS:ENABLE GPU_IS_LOST times=1000000");
+  program_.tell("exit");
+  EXPECT_TRUE(program_.process().succeeds(patience));
+  EXPECT_TRUE(loop.until([&] { return loop.losses == 1; }, patience));
+  EXPECT_THAT(said(), HasSubstr("cannot resume process " + std::to_string(program_.pid())));
+  EXPECT_EQ(held_channels(device_), 8);
+  control(device_, "no-faults");
+  EXPECT_TRUE(eventually(patience, [&] {
+    return held_channels(device_) == 0 && slice_of(device_, group()) == usual_slice;
+  }));
+  EXPECT_TRUE(eventually(patience, [&] { return test::is_gone(guardian); }));
+  ::kill(child, SIGKILL);
+}
+
 // While it is stopped, its duplicates of descriptors keep the memory of the target allocated.
 TEST_F(NvidiaAgent, LetsGoOfTargetsThatEndWhileItIsStopped) {
   gpu_program execs{device_};

@@ -411,6 +411,62 @@ TEST_F(NvidiaTarget, LeavesNothingSuspendedInAClientThatOutlivesTheProcess) {
   }
 }
 
+// Nothing is given up silently while another process has the client.
+TEST_F(NvidiaTarget, KeepsTryingToResumeAClientThatOutlivesTheProcess) {
+  for (const std::string order : {"close", "exit", "inherit"}) {
+    gpu_program program{device_};
+    const auto group = program.ask("open").at(2);
+    std::optional<waiting_process> other;
+    if (order != "inherit") other.emplace(program.ask("fork").at(0));
+    std::optional<managed> target{std::in_place, device_, program.pid(), true};
+    ASSERT_TRUE(target->open());
+    ASSERT_TRUE((*target)->set_quantum(target->gpu(), 100us));
+    target->suspend(target->computing());
+    control(device_, "answer FIFO_DISABLE_CHANNELS:ENABLE GPU_IS_LOST times=1000000");
+    if (order == "close") {
+      program.ask(order);
+      ASSERT_TRUE(target->refresh());
+      EXPECT_THAT(target->resume(target->computing()), Each(outcome::failed));
+    } else if (order == "exit") {
+      program.tell(order);
+      ASSERT_TRUE(program.process().succeeds(patience));
+      EXPECT_EQ(target->refresh().error(), errc::unknown_target);
+    } else {
+      ASSERT_TRUE(program.execs(order));
+      EXPECT_EQ(target->refresh().error(), errc::unknown_target);
+    }
+    EXPECT_FALSE((*target)->close()) << order;
+    EXPECT_TRUE((*target)->outlives_process());
+    EXPECT_THAT(target->said(), HasSubstr("the driver refuses to resume its channels"));
+    EXPECT_EQ(held_channels(device_), 8) << order;
+    // By the same lane, and by the record in its place.
+    const auto held = parse_held_process((*target)->record());
+    ASSERT_TRUE(held && held->clients.size() == 1) << order;
+    control(device_, "no-faults");
+    if (order == "close") {
+      EXPECT_TRUE((*target)->close());
+    } else {
+      target.reset();
+      const auto device = device_file::at(device_.nvidia_device());
+      ASSERT_TRUE(release_process(order == "exit" ? 0 : program.pid(), *device, *held));
+    }
+    EXPECT_EQ(held_channels(device_), 0) << order;
+    EXPECT_EQ(slice_of(device_, group), usual_slice) << order;
+  }
+}
+
+TEST_F(NvidiaTarget, LetsGoOfAProcessThatEndsThoughTheDriverRefuses) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  target.suspend(target.computing());
+  control(device_, "answer FIFO_DISABLE_CHANNELS:ENABLE GPU_IS_LOST times=1000000");
+  program_.tell("exit");
+  ASSERT_TRUE(program_.process().succeeds(patience));
+  EXPECT_TRUE(target->close());
+  EXPECT_TRUE(is_free());
+}
+
 TEST_F(NvidiaTarget, RefusesAClientThatAnotherProcessShares) {
   program_.ask("open");
   const auto stranger = program_.ask("stranger").at(0);

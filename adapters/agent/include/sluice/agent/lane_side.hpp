@@ -66,6 +66,9 @@ class lane_target {
   /// Ends what act() suspended and set_quantum() set, and nothing else.
   /// \return false where that is refused: it is called again.
   [[nodiscard]] virtual bool close() noexcept = 0;
+  /// Whether it is still held if close() returns false after the process ended, because other
+  /// processes share it. Then close() is called again, and the record stays for release().
+  virtual bool outlives_process() const noexcept { return false; }
 };
 
 struct lane_side_options {
