@@ -52,15 +52,18 @@ bool may_have_handles(const mapping_line& of) {
   return of.end - of.begin <= (heap ? largest_heap : largest_mapping);
 }
 
+/// \param use returns whether to go on.
+/// \return false where it did not.
 template <class Use>
-void for_each_mapping(pid_t pid, const Use& use) {
+bool for_each_mapping(pid_t pid, const Use& use) {
   const auto maps = read_whole_file("/proc/" + std::to_string(pid) + "/maps", largest_maps);
-  if (!maps) return;
+  if (!maps) return true;
   for (std::string_view rest = *maps; !rest.empty();) {
     const auto line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    if (const auto parsed = parse_mapping(line)) use(*parsed);
+    if (const auto parsed = parse_mapping(line); parsed && !use(*parsed)) return false;
   }
+  return true;
 }
 
 }  // namespace
@@ -78,41 +81,48 @@ bool address_space::is_alive() const noexcept {
   return ::pread(memory_.get(), &ignored, 1, 0) != 0;
 }
 
-std::vector<handle_scan::candidate> address_space::find_clients() const {
+address_space::search address_space::find_clients(duration at_most) {
+  const time_point begun = clock::now();
+  const std::uint64_t before = std::exchange(searched_, 0);
   handle_scan seen;
   std::vector<std::uint32_t> words(piece_bytes / sizeof(std::uint32_t));
-  for_each_mapping(pid_, [&](const mapping_line& each) {
-    if (!may_have_handles(each)) return;
-    for (std::uint64_t at = each.begin; at < each.end;) {
+  const bool complete = for_each_mapping(pid_, [&](const mapping_line& each) {
+    if (!may_have_handles(each)) return true;
+    for (std::uint64_t at = std::max(each.begin, before); at < each.end;) {
       const std::size_t wanted = std::min<std::uint64_t>(piece_bytes, each.end - at);
       const ssize_t got = ::pread(memory_.get(), words.data(), wanted, static_cast<off_t>(at));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) break;
       seen.feed({words.data(), static_cast<std::size_t>(got) / sizeof(std::uint32_t)});
       at += static_cast<std::uint64_t>(got);
+      if (clock::now() - begun < at_most) continue;
+      searched_ = at;
+      return false;
     }
+    return true;
   });
-  return seen.found();
+  return {.found = seen.found(), .complete = complete};
 }
 
 std::vector<device_mapping> address_space::device_mappings(
     const std::function<std::optional<gpu_id>(unsigned minor)>& gpu_of) const {
   std::vector<device_mapping> found;
-  for_each_mapping(pid_, [&](const mapping_line& each) {
+  (void)for_each_mapping(pid_, [&](const mapping_line& each) {
     // A doorbell is not readable, and slow to read.
-    if (!each.rest.starts_with(" rw-s ")) return;
+    if (!each.rest.starts_with(" rw-s ")) return true;
     const std::string_view name = each.rest.substr(each.rest.rfind('/') + 1);
     if (name == "nvidiactl") {
       found.push_back({each.begin, each.end, gpu_id::none});
-      return;
+      return true;
     }
     constexpr std::string_view node = "nvidia";
     unsigned minor = 0;
     const char* const end = name.data() + name.size();
-    if (!name.starts_with(node)) return;
+    if (!name.starts_with(node)) return true;
     const auto number = std::from_chars(name.data() + node.size(), end, minor);
-    if (number.ec != std::errc{} || number.ptr != end) return;
+    if (number.ec != std::errc{} || number.ptr != end) return true;
     if (const auto gpu = gpu_of(minor)) found.push_back({each.begin, each.end, *gpu});
+    return true;
   });
   return found;
 }

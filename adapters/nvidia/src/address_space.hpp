@@ -16,6 +16,7 @@
 
 #include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice::nvidia {
 
@@ -28,8 +29,12 @@ class address_space {
 
   /// Returns whether the process still runs in it.
   [[nodiscard]] bool is_alive() const noexcept;
-  /// Looks for handles of RM clients in its heap and its anonymous mappings.
-  [[nodiscard]] std::vector<handle_scan::candidate> find_clients() const;
+  struct search {
+    std::vector<handle_scan::candidate> found{};
+    bool complete = false;  ///< False: the next one goes on where this one ended.
+  };
+  /// Looks for handles of RM clients in its heap and its anonymous mappings, for about this time.
+  [[nodiscard]] search find_clients(duration at_most);
 
   /// Lists its mappings of the driver's files.
   /// \param gpu_of the GPU of a node (nvidiaN) by the number in its name; none: there is none such.
@@ -43,6 +48,7 @@ class address_space {
 
   pid_t pid_;
   unique_fd memory_;
+  std::uint64_t searched_ = 0;  ///< The last search, up to this address.
 };
 
 }  // namespace sluice::nvidia

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <utility>
 
@@ -117,7 +118,8 @@ class nvidia_driver final : public driver {
     const auto device = device_file::at(how_.where.device);
     unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, of.pid, 0))};
     if (!device || !pidfd) return;
-    auto clients = process_clients::open(of.pid, std::move(pidfd), *device);
+    auto clients =
+        process_clients::open(of.pid, std::move(pidfd), *device, std::chrono::seconds{5});
     if (!clients || !clients->refresh()) return;
     of.not_suspended = clients->not_understood();
     for (const client_objects& each : clients->clients()) {

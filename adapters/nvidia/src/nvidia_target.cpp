@@ -28,6 +28,8 @@ constexpr duration age_at_tick = tick / 2;
 constexpr duration age_at_suspend = tick + age_at_tick;
 /// At a look after a suspend. Targets that are suspended together share it.
 constexpr duration age_at_look = 5ms;
+/// Of a process's memory, in one look. Meanwhile the process is not suspended.
+constexpr duration longest_search = 1s;
 /// Calls to resume a client at a look, before that counts as refused.
 constexpr int most_attempts = 3;
 
@@ -62,7 +64,7 @@ result<std::vector<queue_info>> nvidia_target::open() {
   if (!pidfd || start_time_of(pid_) != start_time_) return errc::unknown_target;
   // Its channels are those of other processes.
   if (command_of(pid_).starts_with("nvidia-cuda-mps")) return refuse("is a server of CUDA's MPS");
-  auto opened = process_clients::open(pid_, std::move(pidfd), users_.of());
+  auto opened = process_clients::open(pid_, std::move(pidfd), users_.of(), longest_search);
   if (!opened) return refuse(opened.error());
   clients_.emplace(std::move(*opened));
   return read();
@@ -88,6 +90,11 @@ result<std::vector<queue_info>> nvidia_target::read() {
   const auto looked = clients_->refresh([this](const client_objects& each) { return leave(each); });
   if (!looked) return refuse(looked.error());
   forget_gone();
+  if (clients_->clients().empty() && clients_->is_searching() &&
+      !std::exchange(told_of_search_, true))
+    host_.say("process " + std::to_string(pid_) + " (" + command_of(pid_) +
+              ") has too much memory to find its CUDA client in 1 s; sluice does not suspend it "
+              "until a later search finds the client");
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   users_seen_.reset();  // The process may have other descriptors than before.
   find_sharers(disables_.empty() ? age_at_tick : age_at_look);

@@ -99,6 +99,7 @@ class nvidia_target final : public agent::lane_target {
   std::vector<remote_fd> sharers_;
   pid_t told_of_ = 0;             ///< Of which sharer the log has a line.
   bool told_of_refusal_ = false;  ///< Of leave(), in the log.
+  bool told_of_search_ = false;   ///< That it takes longer.
   std::string refused_;           ///< Why, as a sentence.
 };
 

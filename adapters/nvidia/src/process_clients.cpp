@@ -11,10 +11,11 @@ namespace sluice::nvidia {
 
 namespace {
 
-/// Looks between two searches of the memory, which take up to 1 s and delay what the agent does to
-/// the process.
+/// Looks between two searches of the memory, which delay what the agent does to the process.
 constexpr unsigned longest_pause = 64;
 constexpr unsigned never = ~0U;
+/// Of the time that a search takes: a process may open the device again and again.
+constexpr int rest_after_search = 4;
 /// Duplicates of the descriptors of one process. More would use up those of the agent.
 constexpr std::size_t most_files = 256;
 
@@ -25,12 +26,12 @@ bool has_ended(const unique_fd& pidfd) {
 
 }  // namespace
 
-result<process_clients> process_clients::open(pid_t pid, unique_fd pidfd,
-                                              const device_file& device) {
+result<process_clients> process_clients::open(pid_t pid, unique_fd pidfd, const device_file& device,
+                                              duration longest_search) {
   auto memory = address_space::open(pid);
   if (!memory) return memory.error();
   if (has_ended(pidfd)) return errc::unknown_target;
-  return process_clients{pid, std::move(pidfd), device, std::move(*memory)};
+  return process_clients{pid, std::move(pidfd), device, std::move(*memory), longest_search};
 }
 
 void process_clients::drop_closed(const client_function& leaves) {
@@ -85,7 +86,12 @@ bool process_clients::has_file(const remote_fd& which) const {
 }
 
 void process_clients::find_clients() {
-  for (const auto& each : memory_.find_clients()) add_client(each.client, each.newest);
+  const time_point begun = clock::now();
+  const auto search = memory_.find_clients(longest_search_);
+  for (const auto& each : search.found) add_client(each.client, each.newest);
+  searching_ = !search.complete;
+  const time_point end = clock::now();
+  search_from_ = end + rest_after_search * (end - begun);
 }
 
 void process_clients::add_client(uapi::NvHandle handle, uapi::NvHandle newest) {
@@ -116,11 +122,11 @@ result<void> process_clients::refresh(const client_function& leaves) {
   // In this order: else a client and the one that replaces it meanwhile would be listed together.
   if (const auto adopted = adopt(); !adopted) return adopted;
   drop_closed(leaves);
-  if (search_in_ == 0) {
+  if (search_in_ == 0 && clock::now() >= search_from_) {
     find_clients();
-    search_in_ = clients_.empty() ? search_pause_ : never;
+    search_in_ = clients_.empty() || searching_ ? search_pause_ : never;
     search_pause_ = std::min(2 * search_pause_, longest_pause);
-  } else if (search_in_ != never) {
+  } else if (search_in_ != 0 && search_in_ != never) {
     --search_in_;
   }
   drop_freed();

@@ -14,6 +14,7 @@
 
 #include "sluice/os/unique_fd.hpp"
 #include "sluice/result.hpp"
+#include "sluice/time.hpp"
 
 namespace sluice::nvidia {
 
@@ -26,9 +27,13 @@ class process_clients {
  public:
   /// Needs the right to attach to the process.
   /// \param pidfd of the process, which is certain to be the right one.
+  /// \param longest_search how long a refresh() may search the process's memory for clients. A
+  /// later
+  ///                       one continues that search.
   /// \return the system's error.
   [[nodiscard]] static result<process_clients> open(pid_t pid, unique_fd pidfd,
-                                                    const device_file& device);
+                                                    const device_file& device,
+                                                    duration longest_search);
 
   /// \return false to keep the client, and to be called again.
   using client_function = std::function<bool(const client_objects&)>;
@@ -54,6 +59,8 @@ class process_clients {
   [[nodiscard]] std::vector<remote_fd> sharers(const std::vector<remote_fd>& users) const;
   /// Returns whether any process has the open file of a client, over which this one reaches it.
   [[nodiscard]] bool is_shared(const client_objects& of) const;
+  /// Returns whether the last search did not reach the end of the memory.
+  [[nodiscard]] bool is_searching() const noexcept { return searching_; }
   [[nodiscard]] bool is_alive() const noexcept { return memory_.is_alive(); }
 
  private:
@@ -62,8 +69,13 @@ class process_clients {
     unique_fd copy;
   };
 
-  process_clients(pid_t pid, unique_fd pidfd, const device_file& device, address_space memory)
-      : pid_(pid), pidfd_(std::move(pidfd)), device_(&device), memory_(std::move(memory)) {}
+  process_clients(pid_t pid, unique_fd pidfd, const device_file& device, address_space memory,
+                  duration longest_search)
+      : pid_(pid),
+        pidfd_(std::move(pidfd)),
+        device_(&device),
+        memory_(std::move(memory)),
+        longest_search_(longest_search) {}
   result<void> adopt();
   bool has_file(const remote_fd& which) const;
   void find_clients();
@@ -74,10 +86,13 @@ class process_clients {
   unique_fd pidfd_;
   const device_file* device_;
   address_space memory_;
+  duration longest_search_;
   std::vector<file> files_;
   std::vector<client_objects> clients_;
   unsigned search_in_ = 0;     ///< Looks until the memory is searched for clients.
   unsigned search_pause_ = 1;  ///< Looks between that search and the next one.
+  time_point search_from_{};   ///< No search before.
+  bool searching_ = false;
 };
 
 }  // namespace sluice::nvidia

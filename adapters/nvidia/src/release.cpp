@@ -63,7 +63,7 @@ bool is_alive(pid_t pid) { return start_time_of(pid).has_value(); }
 result<process_clients> read(pid_t pid, const device_file& device) {
   unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
   if (!pidfd) return errc::unknown_target;
-  auto opened = process_clients::open(pid, std::move(pidfd), device);
+  auto opened = process_clients::open(pid, std::move(pidfd), device, duration::max());
   if (!opened) return opened.error();
   if (const auto looked = opened->refresh(); !looked) return looked.error();
   return opened;

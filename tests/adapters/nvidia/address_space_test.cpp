@@ -66,23 +66,42 @@ bool ends(const address_space& memory) {
 
 TEST(AddressSpace, FindsTheClientInAnotherProcess) {
   const pair_keeper child;
-  const auto memory = address_space::open(child.pid());
+  auto memory = address_space::open(child.pid());
   ASSERT_TRUE(memory);
   EXPECT_TRUE(memory->is_alive());
-  const auto found = memory->find_clients();
+  const auto [found, complete] = memory->find_clients(duration::max());
+  EXPECT_TRUE(complete);
   const auto client = std::find_if(found.begin(), found.end(),
                                    [](const auto& each) { return each.client == 0xc1d00042; });
   ASSERT_NE(client, found.end());
   EXPECT_EQ(client->newest, 0x5c000017U);
 }
 
+TEST(AddressSpace, GoesOnWhereItsTimeEnded) {
+  const pair_keeper child;
+  auto memory = address_space::open(child.pid());
+  ASSERT_TRUE(memory);
+  for (int round = 0; round < 2; ++round) {
+    int times = 0;
+    int searches = 0;
+    for (bool complete = false; !complete && searches < 100'000; ++searches) {
+      const auto search = memory->find_clients(duration::zero());
+      complete = search.complete;
+      for (const auto& each : search.found) times += each.client == 0xc1d00042 ? 1 : 0;
+    }
+    EXPECT_EQ(times, 1);
+    EXPECT_GT(searches, 1);
+    EXPECT_LT(searches, 100'000);
+  }
+}
+
 TEST(AddressSpace, EndsByAnExec) {
   const pair_keeper child;
-  const auto memory = address_space::open(child.pid());
+  auto memory = address_space::open(child.pid());
   ASSERT_TRUE(memory);
   child.exec();
   EXPECT_TRUE(ends(*memory));
-  EXPECT_TRUE(memory->find_clients().empty());
+  EXPECT_TRUE(memory->find_clients(duration::max()).found.empty());
 }
 
 TEST(AddressSpace, EndsWithTheProcess) {

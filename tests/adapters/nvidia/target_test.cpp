@@ -650,6 +650,19 @@ TEST_F(NvidiaTarget, WaitsForAProcessWithoutAClient) {
   EXPECT_TRUE(target->close());
 }
 
+// The time for one search is over at once, and later looks go on with it.
+TEST_F(NvidiaTarget, FindsAClientInSeveralLooks) {
+  const auto client = program_.ask("open").at(1);
+  const auto device = device_file::at(device_.nvidia_device());
+  unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, program_.pid(), 0))};
+  auto clients = process_clients::open(program_.pid(), std::move(pidfd), *device, 0s);
+  ASSERT_TRUE(clients && clients->refresh());
+  EXPECT_TRUE(clients->is_searching());
+  ASSERT_TRUE(
+      eventually(patience, [&] { return clients->refresh() && !clients->clients().empty(); }));
+  EXPECT_EQ(clients->clients().front().client().handle(), client);
+}
+
 TEST_F(NvidiaTarget, DoesNotBelieveHandlesInMemory) {
   gpu_program other{device_};
   const auto client = other.ask("open").at(1);
