@@ -158,12 +158,13 @@ class target_lane final : public lane {
     result.started = clock::now();
     if (count == 0) {
       // It asks only for the reports before it.
-    } else if (suspends && !enter()) {
-      result.driver_errno = ENOSPC;
     } else {
+      // The record may ask the driver, too.
       const call_scope inside{*this, work.gpu};
       result.driver_errno =
-          target_->act(work.kind, work.gpu, {work.queues.data(), count}, outcomes);
+          suspends && !enter()
+              ? ENOSPC
+              : target_->act(work.kind, work.gpu, {work.queues.data(), count}, outcomes);
     }
     result.finished = clock::now();
     for (std::size_t index = 0; index < count; ++index) {
@@ -206,12 +207,12 @@ class target_lane final : public lane {
     what.gpu = order.gpu;
     what.quantum = order.length;
     const bool begins = order.length != duration::zero();
-    // It stays after who set it.
-    if (begins && !enter()) {
-      what.error = plain_error{errc::full};
-    } else {
+    {
       const call_scope inside{*this, order.gpu};
-      if (const auto set = target_->set_quantum(order.gpu, order.length); !set)
+      // It stays after who set it.
+      const auto set = begins && !enter() ? result<void>{errc::full}
+                                          : target_->set_quantum(order.gpu, order.length);
+      if (!set)
         what.error = plain_error{set.error()};
       else if (begins)
         quanta_set_.insert(order.gpu);

@@ -47,6 +47,7 @@ struct hardware {
   std::atomic<bool> refuses_close{false};
   std::atomic<bool> outlives_process{false};
   std::atomic<bool> hangs{false};
+  std::atomic<bool> record_hangs{false};
   std::atomic<int> resume_errno{0};
   std::atomic<int> closed{0};
   unique_fd news{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -65,6 +66,7 @@ class fake_target final : public lane_target {
     return list();
   }
   std::string record() const override {
+    while (of_.record_hangs) ::usleep(1000);
     const std::scoped_lock held{of_.mutex};
     return of_.record;
   }
@@ -152,7 +154,7 @@ class LaneSide : public ::testing::Test {
     side_ = std::move(*made);
   }
   void TearDown() override {
-    gpu_.hangs = gpu_.refuses_close = false;
+    gpu_.hangs = gpu_.record_hangs = gpu_.refuses_close = false;
     if (side_) {
       EXPECT_TRUE(side_->stop(patience));
       EXPECT_TRUE(gpu_.suspended.empty());
@@ -412,6 +414,27 @@ TEST_F(LaneSide, ReportsTheGpuOfALookThatHangs) {
   EXPECT_EQ(lost->gpu, the_gpu);
   gpu_.hangs = false;
   EXPECT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::done});
+}
+
+TEST_F(LaneSide, ReportsTheGpuOfARecordThatHangs) {
+  begin(50ms);
+  attach();
+  gpu_.record_hangs = true;
+  ASSERT_TRUE(submit(command_kind::suspend, {1}));
+  auto lost = next(report_kind::gpu_lost);
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->gpu, the_gpu);
+  gpu_.record_hangs = false;
+  ASSERT_TRUE(next(report_kind::completed));
+  ASSERT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::done});
+  (void)side_->check(clock::now());  // It is found again.
+  gpu_.record_hangs = true;
+  ASSERT_TRUE(side_->set_quantum(id, the_gpu, 50us));
+  lost = next(report_kind::gpu_lost);
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->gpu, the_gpu);
+  gpu_.record_hangs = false;
+  EXPECT_TRUE(next(report_kind::quantum_set));
 }
 
 TEST_F(LaneSide, ForgetsAProcessThatEndedThoughTheDriverRefuses) {
