@@ -1,5 +1,6 @@
 #include "device_users.hpp"
 
+#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -26,12 +27,14 @@ result<device_file> device_file::at(const std::string& path) {
   return made;
 }
 
-result<void> device_file::list(pid_t pid, std::vector<int>& into) const {
+result<std::size_t> device_file::list(pid_t pid, std::vector<int>& into) const {
   const std::string all = "/proc/" + std::to_string(pid) + "/fd";
   const unique_fd directory = open_directory(all);
   if (!directory) return last_system_error();
   error_code denied;
+  std::size_t count = 0;
   const bool listed = for_each_numbered_entry<int>(directory, [&](int fd) {
+    ++count;
     // By its name first: to ask for the attributes of any file may block.
     const std::string path = all + "/" + std::to_string(fd);
     std::array<char, 512> target;
@@ -45,7 +48,7 @@ result<void> device_file::list(pid_t pid, std::vector<int>& into) const {
   });
   if (!listed) return last_system_error();
   if (denied) return denied;
-  return {};
+  return count;
 }
 
 bool device_file::matches(const struct ::stat& about) const {
@@ -58,13 +61,42 @@ bool device_file::is_open_at(int fd) const {
   return ::fstat(fd, &about) == 0 && matches(about);
 }
 
+pid_t visible_thread_of(pid_t pid) { return leader_is_exiting(pid) ? living_thread_of(pid) : pid; }
+
+result<unique_fd> open_process(pid_t pid, pid_t thread) {
+  constexpr unsigned kernels_pidfd_thread = O_EXCL;  // include/uapi/linux/pidfd.h
+  unique_fd made{static_cast<int>(
+      ::syscall(SYS_pidfd_open, thread, thread == pid ? 0U : kernels_pidfd_thread))};
+  if (!made) return last_system_error();
+  return made;
+}
+
+namespace {
+
+std::vector<remote_fd> descriptors_of(pid_t pid, const device_file& of) {
+  std::vector<int> fds;
+  pid_t thread = 0;
+  auto listed = of.list(pid, fds);
+  if (!listed || *listed == 0) {
+    thread = visible_thread_of(pid);
+    if (thread == pid || thread == 0) return {};
+    listed = of.list(thread, fds);
+  }
+  std::vector<remote_fd> all;
+  if (listed)
+    for (const int fd : fds) all.push_back({.pid = pid, .fd = fd, .thread = thread});
+  return all;
+}
+
+}  // namespace
+
 std::vector<remote_fd> list_users(const device_file& of) {
   std::vector<remote_fd> all;
   const pid_t self = ::getpid();
   (void)for_each_numbered_entry<pid_t>("/proc", [&](pid_t pid) {
-    std::vector<int> fds;
-    if (pid == self || !of.list(pid, fds)) return;
-    for (const int fd : fds) all.push_back({pid, fd});
+    if (pid == self) return;
+    const auto its = descriptors_of(pid, of);
+    all.insert(all.end(), its.begin(), its.end());
   });
   return all;
 }
@@ -87,10 +119,9 @@ std::vector<remote_fd> user_list::read() {
     const time_point time = clock::now();
     const bool is_due = time - one.listed >= 500ms + 50ms * (pid % 10);
     if (known == processes_.end() || is_due || one.descriptors != about.st_size) {
-      one = {.descriptors = about.st_size, .listed = time};
-      if (!of_.list(pid, one.of_device)) one.of_device.clear();
+      one = {.descriptors = about.st_size, .listed = time, .of_device = descriptors_of(pid, of_)};
     }
-    for (const int fd : one.of_device) all.push_back({pid, fd});
+    all.insert(all.end(), one.of_device.begin(), one.of_device.end());
   });
   processes_ = std::move(now);
   return all;
@@ -152,7 +183,8 @@ result<unique_fd> duplicate(const unique_fd& pidfd, int fd) {
 }
 
 bool is_same_file(int own, const remote_fd& other, error_code& why) {
-  const long order = ::syscall(SYS_kcmp, ::getpid(), other.pid, KCMP_FILE, own, other.fd);
+  const pid_t thread = other.thread != 0 ? other.thread : other.pid;
+  const long order = ::syscall(SYS_kcmp, ::getpid(), thread, KCMP_FILE, own, other.fd);
   if (order < 0) why = last_system_error();
   return order == 0;
 }

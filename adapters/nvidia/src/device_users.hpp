@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <compare>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,9 +28,9 @@ class device_file {
   /// \return the system's error if there is no such file.
   [[nodiscard]] static result<device_file> at(const std::string& path);
 
-  /// Appends the numbers of a process's descriptors of this device. \return the system's error if
-  /// its descriptors cannot be listed.
-  [[nodiscard]] result<void> list(pid_t pid, std::vector<int>& into) const;
+  /// Appends the numbers of a process's descriptors of this device. \return how many descriptors of
+  /// any file it has, or the system's error if they cannot be listed.
+  [[nodiscard]] result<std::size_t> list(pid_t pid, std::vector<int>& into) const;
 
   /// Returns whether a descriptor of this process is one of this device.
   [[nodiscard]] bool is_open_at(int fd) const;
@@ -47,8 +48,16 @@ class device_file {
 struct remote_fd {
   pid_t pid = 0;
   int fd = -1;
+  pid_t thread = 0;  ///< As visible_thread_of(), if that is not the main thread.
   friend auto operator<=>(const remote_fd&, const remote_fd&) = default;
 };
+
+/// Returns the thread over which the kernel shows a process's descriptors and memory: the main
+/// thread, or another one after that has ended. 0: all have ended.
+[[nodiscard]] pid_t visible_thread_of(pid_t pid);
+/// Opens a process by that thread. \return the system's error, also for another thread than the
+/// main one before Linux 6.9.
+[[nodiscard]] result<unique_fd> open_process(pid_t pid, pid_t thread);
 
 /// Lists the descriptors of the device in all processes but this one, as far as this process may
 /// look at them.
@@ -74,7 +83,7 @@ class user_list {
   struct process {
     off_t descriptors = 0;  ///< Number of them.
     time_point listed{};
-    std::vector<int> of_device{};
+    std::vector<remote_fd> of_device{};
   };
 
   std::vector<remote_fd> read();

@@ -53,6 +53,9 @@ error_code nvidia_target::refuse(const std::string& why) {
 error_code nvidia_target::refuse(const error_code& error) {
   if (error.category() != boost::system::system_category()) return error;
   if (start_time_of(pid_) != start_time_) return errc::unknown_target;
+  const pid_t thread = visible_thread_of(pid_);
+  if (thread == 0) return errc::unknown_target;
+  if (thread != pid_) return refuse("has no main thread any more");
   return refuse("cannot be read: " + error.message() +
                 "; the agent needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH");
 }

@@ -56,7 +56,10 @@ void process_clients::drop_closed(const client_function& leaves) {
 
 result<void> process_clients::adopt() {
   std::vector<int> now;
-  if (const auto listed = device_->list(pid_, now); !listed) return listed.error();
+  const auto listed = device_->list(pid_, now);
+  if (!listed) return listed.error();
+  if (*listed == 0 && visible_thread_of(pid_) != pid_)
+    return error_code{ESRCH, boost::system::system_category()};
   std::ranges::sort(now);
   for (const int number : now) {
     // A number may be another file's than at the last look.

@@ -58,12 +58,12 @@ bool restore_slices(const client_objects& of, const held_process& held) {
   return done;
 }
 
-bool is_alive(pid_t pid) { return start_time_of(pid).has_value(); }
-
-result<process_clients> read(pid_t pid, const device_file& device) {
-  unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
-  if (!pidfd) return errc::unknown_target;
-  auto opened = process_clients::open(pid, std::move(pidfd), device, duration::max());
+/// \param thread as visible_thread_of().
+result<process_clients> read(pid_t pid, pid_t thread, const device_file& device) {
+  if (thread == 0) return errc::unknown_target;
+  auto pidfd = open_process(pid, thread);
+  if (!pidfd) return pidfd.error();
+  auto opened = process_clients::open(thread, std::move(*pidfd), device, duration::max());
   if (!opened) return opened.error();
   if (const auto looked = opened->refresh(); !looked) return looked.error();
   return opened;
@@ -84,10 +84,11 @@ result<void> release_process(pid_t pid, const device_file& device, const held_pr
   std::set<uapi::NvHandle> missing;
   for (const auto& each : held.clients) missing.insert(each.handle);
   // Over the recorded descriptors first: to search the memory may take a second.
-  const unique_fd process{pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1};
+  const pid_t thread = pid > 0 ? visible_thread_of(pid) : 0;
+  const auto process =
+      thread != 0 ? open_process(pid, thread) : result<unique_fd>{errc::unknown_target};
   for (const auto& each : held.clients) {
-    const auto copy =
-        process ? duplicate(process, each.fd) : result<unique_fd>{errc::unknown_target};
+    const auto copy = process ? duplicate(*process, each.fd) : result<unique_fd>{process.error()};
     if (!copy || !device.is_open_at(copy->get())) continue;
     const rm_client client{copy->get(), each.handle};
     if (client.class_of(each.handle) != uapi::NV01_ROOT_CLIENT) continue;
@@ -96,22 +97,24 @@ result<void> release_process(pid_t pid, const device_file& device, const held_pr
     release(objects);
     missing.erase(each.handle);
   }
-  const auto now = read(pid, device);
+  const auto now = read(pid, thread, device);
   if (now) {
     // Once more: the memory also shows up to which number the client has objects.
     for (const client_objects& each : now->clients()) {
       release(each);
       missing.erase(each.client().handle());
     }
-  } else if (now.error() != errc::unknown_target && is_alive(pid)) {
+  } else if (now.error() != errc::unknown_target && visible_thread_of(pid) != 0) {
     return now.error();
   }
   // The process may have ended or closed its descriptor, and another one still have the open file.
   // Or its own memory does not show the client any more.
   if (!missing.empty()) {
     for (const remote_fd& each : list_users(device)) {
-      const unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, each.pid, 0))};
-      const auto copy = duplicate(pidfd, each.fd);
+      const auto pidfd = open_process(each.pid, each.thread != 0 ? each.thread : each.pid);
+      // An older kernel does not give it: it may have the client.
+      done &= pidfd || each.thread == 0;
+      const auto copy = pidfd ? duplicate(*pidfd, each.fd) : result<unique_fd>{pidfd.error()};
       if (!copy) continue;
       for (const uapi::NvHandle handle : missing) {
         const rm_client client{copy->get(), handle};
@@ -127,7 +130,7 @@ result<void> release_process(pid_t pid, const device_file& device, const held_pr
 }
 
 result<void> release_everything_of(pid_t pid, const device_file& device) {
-  const auto now = read(pid, device);
+  const auto now = read(pid, visible_thread_of(pid), device);
   if (!now) return now.error();
   bool done = true;
   for (const client_objects& each : now->clients()) done &= enable_all(each, most_disables);

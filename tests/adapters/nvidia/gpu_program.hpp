@@ -17,12 +17,14 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "sluice/nvidia/uapi.hpp"
 #include "sluice/os/proc.hpp"
@@ -78,6 +80,7 @@ inline void control(const simulated_device& device, const std::string& line) {
 /// exec            runs another program                    -> nothing
 /// inherit         the same, which inherits the client's descriptor -> nothing
 /// take PID FD     the same, which has a process's descriptor and another user -> nothing
+/// headless        ends its main thread; another one obeys -> ok
 /// exit            ends                                    -> nothing
 ///
 /// Numbers are decimal. CHANNEL is the first of the group.
@@ -124,12 +127,23 @@ class gpu_program {
             client_.reset();
           }
         }
+        if (*order == "headless") obey_without_main_thread(line);
         const bool done = perform(*order);
         line.send(!done ? "refused" : answer_.str().empty() ? "ok" : answer_.str());
       }
     }
 
    private:
+    [[noreturn]] void obey_without_main_thread(channel& line) {
+      std::thread{[this, &line] {
+        const pid_t self = ::getpid();
+        const bool ended = eventually(patience, [self] { return leader_is_exiting(self); });
+        line.send(ended ? "ok" : "refused");
+        ::_exit(obey(line));
+      }}.detach();
+      ::syscall(SYS_exit, 0);
+      std::abort();
+    }
     bool open() {
       auto made = sim::nvidia_client::open({.device = device_});
       if (!made) return false;

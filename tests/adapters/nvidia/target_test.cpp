@@ -861,6 +861,49 @@ TEST_F(NvidiaTarget, ReleasesAClientThatIsNoLongerInMemory) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
+// The kernel shows its descriptors and its memory over its other threads only.
+TEST_F(NvidiaTarget, IsReleasedThoughItsMainThreadHasEnded) {
+  const auto group = program_.ask("open").at(2);
+  std::string record;
+  {
+    managed target{device_, program_.pid()};
+    ASSERT_TRUE(target.open());
+    ASSERT_TRUE(target->set_quantum(target.gpu(), 100us));
+    target.suspend(target.computing());
+    record = target->record();
+  }
+  program_.ask("headless");
+  const auto device = device_file::at(device_.nvidia_device());
+  const auto held = parse_held_process(record).value();
+  const auto users = list_users(*device);
+  ASSERT_EQ(std::ranges::count(users, program_.pid(), &remote_fd::pid), 1);
+  if (!open_process(program_.pid(), visible_thread_of(program_.pid()))) {
+    EXPECT_FALSE(release_process(program_.pid(), *device, held)) << "the record stays";
+    GTEST_SKIP() << "needs Linux 6.9";
+  }
+  // As when the process is known, and as when another one has its client.
+  for (const pid_t pid : {program_.pid(), 0}) {
+    ASSERT_TRUE(release_process(pid, *device, held));
+    EXPECT_EQ(held_channels(device_), 0);
+    EXPECT_EQ(slice_of(device_, group), usual_slice);
+    program_.ask("run");
+  }
+  ASSERT_TRUE(release_everything_of(program_.pid(), *device));
+}
+
+TEST_F(NvidiaTarget, LetsGoOfAProcessWhoseMainThreadEnds) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  target.suspend(target.computing());
+  program_.ask("headless");
+  EXPECT_EQ(target.refresh().error(), errc::not_managed);
+  EXPECT_THAT(target.said(), HasSubstr("has no main thread any more"));
+  EXPECT_TRUE(target->close());
+  EXPECT_EQ(held_channels(device_), 0);
+  program_.ask("run");
+}
+
 TEST_F(NvidiaTarget, ActsOnUntestedReleasesOnlyIfTold) {
   program_.ask("open");
   const std::string proc = device_.root() + "/proc_of_another";
