@@ -137,6 +137,41 @@ bool is_free(int fd) noexcept {
   return ::fcntl(fd, F_OFD_GETLK, &whole) == 0 && whole.l_type == F_UNLCK;
 }
 
+/// Of each process that has the file: a clause about it. Empty: none can be seen.
+std::string who_has(int file, const std::string& path) {
+  std::string all;
+  struct stat own {};
+  if (::fstat(file, &own) != 0) return all;
+  const std::string name = path.substr(path.rfind('/') + 1);
+  (void)for_each_numbered_entry<pid_t>("/proc", [&](pid_t pid) {
+    const std::string folder = "/proc/" + std::to_string(pid);
+    bool has = false;
+    if (pid == ::getpid()) return;
+    (void)for_each_numbered_entry<int>(folder + "/fd", [&](int fd) {
+      // By its name first: to ask for the attributes of any file may block.
+      const std::string link = folder + "/fd/" + std::to_string(fd);
+      std::array<char, 4096> target;
+      const ssize_t size = ::readlink(link.c_str(), target.data(), target.size());
+      const std::string_view words{target.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+      struct stat about {};
+      has |= words.ends_with(name) && ::stat(link.c_str(), &about) == 0 &&
+             about.st_dev == own.st_dev && about.st_ino == own.st_ino;
+    });
+    if (!has) return;
+    std::array<char, 1024> text;
+    const auto stat = read_small_file((folder + "/stat").c_str(), text);
+    const std::string number = std::to_string(pid);
+    all +=
+        std::string{all.empty() ? "" : "; "} + "process " + number + " (" + command_of(pid) + ") ";
+    if (stat && stat->find(") T ") != std::string_view::npos)
+      all += "is stopped, and suspended work waits for it: run 'kill -CONT " + number +
+             "', or end it with 'kill -KILL " + number + "'";
+    else
+      all += "resumes what it suspended, and exits then";
+  });
+  return all;
+}
+
 }  // namespace
 
 /// Nothing of another boot is held.
@@ -204,8 +239,9 @@ result<std::unique_ptr<hold_record>> hold_record::open(const std::string& path, 
     if (there != nullptr) there->wanted.store(1);
     if (clock::now() >= give_up) {
       if (there != nullptr) ::munmap(there, sizeof(page));
-      say("another agent or its guardian still has " + path +
-          ": it resumes what it suspended and exits, or is stopped; 'pgrep -l sluice-' finds it");
+      const std::string who = who_has(file.get(), path);
+      say("another agent or its guardian still has " + path + ": " +
+          (who.empty() ? "run 'pgrep -l sluice-' to find it, and end it if it is stopped" : who));
       return errc::busy;
     }
     if (there != nullptr) ::munmap(std::exchange(there, nullptr), sizeof(page));

@@ -2,6 +2,7 @@
 
 #include "guardian.hpp"
 
+#include "agent_processes.hpp"
 #include "eventually.hpp"
 #include "family.hpp"
 #include "hold_record.hpp"
@@ -245,6 +246,26 @@ TEST_F(Guardian, KillsAStoppedAgentFirst) {
   ::kill(agent.pid(), SIGSTOP);
   EXPECT_TRUE(all_released());
   EXPECT_TRUE(is_killed(agent));
+}
+
+TEST_F(Guardian, IsNamedWhenItIsStoppedAndTheNextAgentWaits) {
+  test::family agent = agent_that(60s);
+  ASSERT_EQ(agent.heard(), 'y');
+  const pid_t guardian = test::guardian_of(agent.pid());
+  ASSERT_NE(guardian, 0);
+  ::kill(guardian, SIGSTOP);
+  ASSERT_TRUE(eventually(patience, [&] { return test::state_of(guardian) == 'T'; }));
+  ::kill(agent.pid(), SIGKILL);
+  ASSERT_TRUE(eventually(patience, [&] { return test::is_gone(agent.pid()); }));
+  EXPECT_EQ(open(50ms), nullptr);
+  EXPECT_EQ(error_, errc::busy);
+  const std::string number = std::to_string(guardian);
+  EXPECT_THAT(said_, HasSubstr("process " + number + " (sluice-guardian) is stopped"));
+  EXPECT_THAT(said_, HasSubstr("run 'kill -CONT " + number + "'"));
+  EXPECT_TRUE(is_there(file("one")));
+  ::kill(guardian, SIGCONT);
+  EXPECT_TRUE(all_released());
+  EXPECT_TRUE(over());
 }
 
 TEST_F(Guardian, LeavesAnAgentAloneThatHasNotBegunToActOrEnds) {
