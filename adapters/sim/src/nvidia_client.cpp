@@ -60,15 +60,62 @@ std::uint64_t address_in_memory(const void* memory) {
 /// A word that the device stores.
 std::uint64_t stored(const std::uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
 
+// --- Memory that the process and the device share ------------------------------------------------
+
+struct unmapper {
+  void operator()(std::byte* memory) const noexcept { munmap(memory, abi::mapping_size); }
+};
+using mapping = std::unique_ptr<std::byte, unmapper>;
+
+/// \param fd -1: private memory.
+result<mapping> map(int fd, std::uint64_t offset) {
+  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void* const memory = mmap(nullptr, abi::mapping_size, PROT_READ | PROT_WRITE, kind, fd,
+                            static_cast<off_t>(offset));
+  if (memory == MAP_FAILED) return last_system_error();
+  madvise(memory, abi::mapping_size, MADV_DONTFORK);  // The device writes into the parent's.
+  // The device cannot read back a page that the kernel drops, which it does when memory is short.
+  // Locked pages stay. Where a limit forbids that, they nearly always do.
+  (void)mlock2(memory, abi::mapping_size, MLOCK_ONFAULT);
+  return mapping{static_cast<std::byte*>(memory)};
+}
+
+/// One channel's words, beyond the life of a queue.
+struct channel_state {
+  abi::channel_words words{};
+  std::uint64_t submitted = 0;
+
+  std::uint32_t* word(std::uint64_t offset) const {
+    return reinterpret_cast<std::uint32_t*>(words.userd + offset);  // NOLINT: it was a pointer.
+  }
+  void put(std::uint64_t offset, std::uint64_t value) const {
+    __atomic_store_n(word(offset), static_cast<std::uint32_t>(value), __ATOMIC_RELEASE);
+  }
+  /// While the device is there: later, the first access would be SIGBUS.
+  void load_page() const { (void)__atomic_load_n(word(abi::userd::put), __ATOMIC_RELAXED); }
+  /// As a program does before it tells the GPU.
+  void submit(std::uint64_t kernels) {
+    submitted += kernels;
+    put(abi::userd::put_high, abi::userd::high);
+    put(abi::userd::put, submitted * abi::userd::push_bytes);
+    put(abi::userd::gp_put, submitted % abi::userd::ring_entries);
+  }
+};
+
 // --- A queue -------------------------------------------------------------------------------------
 
 /// Kernels on one channel.
 class channel_queue final : public gpu_queue {
  public:
-  /// \param freed told when it is destroyed.
-  channel_queue(int fd, std::uint32_t client, std::uint32_t channel, std::uint32_t packets,
-                std::function<void()> freed)
-      : fd_{fd}, client_{client}, channel_{channel}, packets_{packets}, freed_{std::move(freed)} {
+  /// \param state outlives it. \param freed told when it is destroyed.
+  channel_queue(int fd, std::uint32_t client, std::uint32_t channel, channel_state& state,
+                std::uint32_t packets, std::function<void()> freed)
+      : fd_{fd},
+        client_{client},
+        channel_{channel},
+        state_{state},
+        packets_{packets},
+        freed_{std::move(freed)} {
     collected_.reserve(packets);
   }
   ~channel_queue() override {
@@ -81,7 +128,9 @@ class channel_queue final : public gpu_queue {
         mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return last_system_error();
     page_ = static_cast<abi::channel_page*>(memory);
-    return bind(ring_base());
+    if (const auto bound = bind(ring_base()); !bound) return bound;
+    state_.load_page();
+    return {};
   }
 
   result<std::uint64_t> submit(const kernel& work) noexcept override {
@@ -103,6 +152,7 @@ class channel_queue final : public gpu_queue {
                             .kernels = address_in_memory(collected_.data() + at),
                             .count = static_cast<std::uint32_t>(count),
                             .status = 0};
+      state_.submit(count);
       const auto taken = rm_ioctl(fd_, abi::SLUICE_SIM_SUBMIT, args);
       if (!taken) refused_.store(true);
       at += count;
@@ -168,14 +218,19 @@ class channel_queue final : public gpu_queue {
     return reinterpret_cast<abi::kernel_record*>(page_ + 1)[index % packets_];
   }
   result<void> bind(std::uint64_t address) const {
-    abi::bind_args args{
-        .hClient = client_, .hChannel = channel_, .page = address, .count = packets_, .status = 0};
+    abi::bind_args args{.hClient = client_,
+                        .hChannel = channel_,
+                        .page = address,
+                        .count = packets_,
+                        .status = 0,
+                        .words = state_.words};
     return rm_ioctl(fd_, abi::SLUICE_SIM_BIND_CHANNEL, args);
   }
 
   const int fd_;
   const std::uint32_t client_;
   const std::uint32_t channel_;
+  channel_state& state_;
   const std::uint32_t packets_;
   std::function<void()> freed_;  ///< Null: destroyed.
   abi::channel_page* page_ = nullptr;
@@ -210,6 +265,10 @@ struct nvidia_client::impl {
   std::uint32_t waves = 0;
   std::vector<channel_group> groups;
   std::set<std::uint32_t> in_use{};  ///< Channels with queues.
+  mapping gpu_memory{};
+  mapping control_memory{};
+  mapping hidden_states{};
+  std::vector<channel_state> states{};  ///< Of the channels that compute.
 
   result<std::uint32_t> make(std::uint32_t parent, std::uint32_t cls, void* params = nullptr,
                              std::size_t size = 0) {
@@ -242,6 +301,33 @@ struct nvidia_client::impl {
       if (const auto made = make(*channel, rmapi::HOPPER_DMA_COPY_A); !made) return made.error();
     }
     groups.push_back(std::move(group));
+    return {};
+  }
+
+  /// \param control_path the node nvidiactl, opened anew: a mapping must not keep the client alive.
+  result<void> map_words(const std::string& control_path, bool states_elsewhere) {
+    const unique_fd control{::open(control_path.c_str(), O_RDWR | O_CLOEXEC)};
+    if (!control) return last_system_error();
+    const auto offset = abi::mapping_of(root);
+    const auto put_into = [](mapping& memory, result<mapping> made) -> result<void> {
+      if (!made) return made.error();
+      memory = std::move(*made);
+      return {};
+    };
+    if (const auto made = put_into(gpu_memory, map(gpu_node.get(), offset)); !made) return made;
+    if (const auto made = put_into(control_memory, map(control.get(), offset)); !made) return made;
+    if (states_elsewhere) {
+      if (const auto made = put_into(hidden_states, map(-1, 0)); !made) return made;
+    }
+    const auto gpu_base = address_in_memory(gpu_memory.get());
+    const auto control_base = address_in_memory(control_memory.get());
+    const auto states_base =
+        states_elsewhere ? address_in_memory(hidden_states.get()) : control_base;
+    for (std::uint64_t i = 0; i < groups.front().channels.size(); ++i) {
+      states.push_back({.words = {.userd = gpu_base + abi::userd_of(i),
+                                  .record = control_base + abi::record_of(i),
+                                  .states = states_base + abi::states_of(i)}});
+    }
     return {};
   }
 
@@ -288,6 +374,8 @@ result<std::unique_ptr<nvidia_client>> nvidia_client::open(nvidia_client_options
   state->gpu_node = unique_fd{::open(node.c_str(), O_RDWR | O_CLOEXEC)};
   if (!state->gpu_node) return last_system_error();
   if (const auto made = state->make_all(options.gpu, options.channels); !made) return made.error();
+  if (const auto mapped = state->map_words(options.device, options.states_elsewhere); !mapped)
+    return mapped.error();
   auto client = std::unique_ptr<nvidia_client>(new nvidia_client(std::move(state)));
   rmapi::NV2080_CTRL_GPU_GET_ID_PARAMS id{};
   if (const auto asked =
@@ -338,8 +426,8 @@ result<std::unique_ptr<gpu_queue>> nvidia_client::create_queue(queue_options opt
   });
   if (free == channels.end()) return errc::full;
   auto made = std::make_unique<channel_queue>(
-      fd(), handle(), *free, options.packets,
-      [of = impl_.get(), channel = *free] { of->in_use.erase(channel); });
+      fd(), handle(), *free, impl_->states[static_cast<std::size_t>(free - channels.begin())],
+      options.packets, [of = impl_.get(), channel = *free] { of->in_use.erase(channel); });
   if (const auto opened = made->open(); !opened) return opened.error();
   impl_->in_use.insert(*free);
   return std::unique_ptr<gpu_queue>{std::move(made)};

@@ -32,7 +32,7 @@ class address_space {
     std::uint64_t address;
     std::uint64_t value;
   };
-  /// Many aligned 8-byte stores, in order, in as few system calls as possible.
+  /// Many 8-byte stores, none across pages, in order, in as few system calls as possible.
   virtual result<void> write_words(std::span<const patch> patches) = 0;
 };
 

@@ -36,9 +36,11 @@ rm_driver::impl::impl(rm_driver& outer, engine& events, os& system, const profil
     const auto index = gpus_.size();
     gpus_.push_back(std::make_unique<rm_gpu>(
         engine_, shape,
-        [this, index](model_queue queue, std::uint64_t kernel, time_point) {
+        [this, index](model_queue queue, std::uint64_t kernel, time_point at) {
           const auto& channel = gpus_[index]->queues.at(queue);
           channel->started = kernel + 1;
+          const auto ago = clock::now() - at;
+          channel->began_at = std::chrono::system_clock::now().time_since_epoch() - ago;
           note(channel);
         },
         [this, index](model_queue queue, std::uint64_t kernel, time_point start, time_point end) {

@@ -89,6 +89,9 @@ struct rm_channel {
   std::uint64_t page = 0;
   std::uint32_t records = 0;
   bool page_gone = false;  ///< It could not be written: nothing more is.
+  nvidia_abi::channel_words words{};
+  std::uint64_t before = 0;             ///< Kernels of earlier pages, which the words count.
+  std::chrono::nanoseconds began_at{};  ///< The last one; CLOCK_REALTIME.
   std::uint64_t submitted = 0;
   std::uint64_t started = 0;
   std::uint64_t completed = 0;

@@ -1,5 +1,6 @@
 /// Kernels: from a program to the GPU model, and their ends back into the program's memory.
 
+#include "driver.hpp"
 #include "rm_state.hpp"
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <limits>
 
 namespace sluice::sim {
+
+static_assert(nvidia_abi::mapping_of(0) == driver::mmap_begin, "else a node has no such pages");
 
 rm_driver::impl::status rm_driver::impl::channel_of(const rm_call& c, rm::NvHandle client,
                                                     rm::NvHandle channel,
@@ -29,18 +32,23 @@ task<rm_driver::impl::status> rm_driver::impl::bind_channel(call_ptr c,
   if (args.page == 0) {
     if (channel->queue != model_queue::none)
       channel->group->gpu->model.lose_kernels(channel->queue);
+    channel->started = channel->completed = channel->submitted;
+    channel->news.clear();
+    write_page(*channel);
+    channel->before += channel->submitted;
     channel->bound.reset();
     channel->page_gone = false;
     channel->submitted = channel->started = channel->completed = channel->written = 0;
-    channel->news.clear();
     channel->changed.wake_all();
     co_return rm::NV_OK;
   }
-  if (args.page % sizeof(std::uint64_t) != 0 || args.count == 0 || channel->bound)
+  const auto addresses = args.page | args.words.userd | args.words.record | args.words.states;
+  if (addresses % sizeof(std::uint64_t) != 0 || args.count == 0 || channel->bound)
     co_return rm::NV_ERR_INVALID_ARGUMENT;
   channel->bound = c->caller;
   channel->page = args.page;
   channel->records = args.count;
+  channel->words = args.words;
   co_return rm::NV_OK;
 }
 
@@ -129,6 +137,43 @@ void rm_driver::impl::flush() {
   }
 }
 
+namespace {
+
+/// What shows the channel's work to others than its program: states before counts, so that a kernel
+/// is at every moment one that has not started, one that runs, or one that has ended.
+void add_words(const rm_channel& channel, std::vector<address_space::patch>& patches) {
+  constexpr unsigned high_half = 32;
+  const auto& at = channel.words;
+  const auto started = channel.before + channel.started;
+  if (started == 0) return;
+  if (at.states != 0) {
+    constexpr auto slots = nvidia_abi::state_slots;
+    const auto oldest = started - std::min({started, slots, channel.started - channel.written});
+    for (auto kernel = oldest; kernel < started; ++kernel) {
+      const auto state =
+          kernel < channel.before + channel.completed ? nvidia_abi::ended : nvidia_abi::running;
+      patches.push_back({at.states + kernel % slots * sizeof(std::uint64_t),
+                         ((kernel / slots + 1) << 2U | state) << high_half});
+    }
+  }
+  if (at.record != 0) {
+    patches.push_back(
+        {at.record + sizeof(std::uint64_t), static_cast<std::uint64_t>(channel.began_at.count())});
+    patches.push_back({at.record, static_cast<std::uint32_t>(started)});
+  }
+  if (at.userd != 0) {
+    namespace userd = nvidia_abi::userd;
+    // Each store covers a neighbour that is always 0, and none that the program writes.
+    patches.push_back({at.userd + userd::get_high, userd::high});
+    patches.push_back(
+        {at.userd + userd::get, static_cast<std::uint32_t>(started * userd::push_bytes)});
+    patches.push_back({at.userd + userd::gp_get - sizeof(std::uint32_t),
+                       started % userd::ring_entries << high_half});
+  }
+}
+
+}  // namespace
+
 /// Stores records before the counts that announce them.
 void rm_driver::impl::write_page(rm_channel& channel) {
   if (!channel.bound || !channel.bound->memory || channel.page_gone) return;
@@ -149,6 +194,7 @@ void rm_driver::impl::write_page(rm_channel& channel) {
     patches.push_back({at + offsetof(nvidia_abi::kernel_record, end), stamp(channel.news[i].end)});
     patches.push_back({at + offsetof(nvidia_abi::kernel_record, runs), record.runs + 1});
   }
+  add_words(channel, patches);
   patches.push_back(
       {channel.page + offsetof(nvidia_abi::channel_page, completed), channel.completed});
   broken = broken || !memory.write_words(patches);

@@ -64,12 +64,15 @@ inline void control(const simulated_device& device, const std::string& line) {
 /// Orders, and what the process answers ("refused" if the driver or the system refuses):
 ///
 /// open            makes a client with its objects         -> FD CLIENT GROUP CHANNEL
+/// open hidden     the same; where its kernels' states are cannot be seen -> the same
 /// without N       opens the control device N times, and no more -> ok
 /// memory          allocates 1 GiB                         -> HANDLE
 /// context         makes a group with 2 computing channels -> GROUP CHANNEL
 /// object CLASS PARENT HANDLE   makes an object; 0: as next -> HANDLE
 /// free HANDLE     frees an object                         -> ok
 /// run             runs a kernel to its end                -> ok
+/// launch US       submits a kernel of so many microseconds -> ok
+/// wait            waits for the end of all kernels        -> ok
 /// close           closes the client                       -> ok
 /// move            moves the client's descriptor to another number -> ok
 /// return          moves it back                           -> ok
@@ -144,13 +147,13 @@ class gpu_program {
       ::syscall(SYS_exit, 0);
       std::abort();
     }
-    bool open() {
-      auto made = sim::nvidia_client::open({.device = device_});
+    bool open(bool hidden = false) {
+      queue_.reset();
+      auto made = sim::nvidia_client::open({.device = device_, .states_elsewhere = hidden});
       if (!made) return false;
       client_ = std::move(*made);
       // The last channel has a copy object.
       next_object_ = client_->groups().back().channels.back() + 2;
-      queue_.reset();
       return true;
     }
     std::uint32_t make(std::uint32_t parent, std::uint32_t cls, std::uint32_t handle = 0) {
@@ -168,7 +171,9 @@ class gpu_program {
       in >> verb;
       answer_ = std::ostringstream{};
       if (verb == "open") {
-        if (!open()) return false;
+        std::string how;
+        in >> how;
+        if (!open(how == "hidden")) return false;
         const auto& group = client_->groups().front();
         answer_ << client_->fd() << ' ' << client_->handle() << ' ' << group.handle << ' '
                 << group.channels.front();
@@ -237,7 +242,13 @@ class gpu_program {
         in >> args.hObjectOld;
         return ::ioctl(client_->fd(), rm::NV_RM_FREE, &args) == 0 && args.status == rm::NV_OK;
       }
-      if (verb == "run") return run();
+      if (verb == "run") return launch(20) && queue_->wait(last_, patience).has_value();
+      if (verb == "launch") {
+        std::int64_t length = 0;
+        in >> length;
+        return launch(length);
+      }
+      if (verb == "wait") return !queue_ || queue_->wait(last_, patience).has_value();
       if (verb == "close") {
         queue_.reset();
         client_.reset();
@@ -260,16 +271,17 @@ class gpu_program {
       if (verb == "inherit" || verb == "exec") ::execlp("sleep", "sleep", "600", nullptr);
       return false;
     }
-    bool run() {
+    bool launch(std::int64_t microseconds) {
       if (!queue_) {
         auto made = client_->create_queue({});
         if (!made) return false;
         queue_ = std::move(*made);
       }
-      const auto index = queue_->submit({.length = std::chrono::microseconds{20}});
+      const auto index = queue_->submit({.length = std::chrono::microseconds{microseconds}});
       if (!index) return false;
+      last_ = *index;
       queue_->ring();
-      return queue_->wait(*index, patience).has_value();
+      return true;
     }
     /// With no other descriptor: the test's line to its parent has to end with that.
     [[noreturn]] void wait_with_client(bool as_stranger) {
@@ -288,6 +300,7 @@ class gpu_program {
     const std::string device_;
     std::unique_ptr<sim::nvidia_client> client_;
     std::unique_ptr<sim::gpu_queue> queue_;
+    std::uint64_t last_ = 0;  ///< Of its kernels.
     std::uint32_t next_object_ = 0;
     int moved_ = -1;  ///< The client's descriptor, while its own number is closed.
     std::ostringstream answer_;

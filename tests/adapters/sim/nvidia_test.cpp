@@ -1,5 +1,6 @@
 // The simulated NVIDIA device through the mount, with the client that does what libcuda does.
 
+#include "../nvidia/gpu_program.hpp"
 #include "eventually.hpp"
 #include "simulated_device.hpp"
 
@@ -243,6 +244,258 @@ TEST(NvidiaDevice, KeepsAKilledProgramsClientWhileItsOpenFileIsHeld) {
   taken = unique_fd{};
   EXPECT_TRUE(eventually(20s, [&] { return clients(device) == 0; }));
   EXPECT_EQ(stat(device, "memory_bytes"), 0);
+}
+
+// --- The words that show a program's work to others ----------------------------------------------
+
+/// A process's memory, read from outside.
+class seen_memory {
+ public:
+  explicit seen_memory(pid_t pid)
+      : fd_{open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC)} {
+    std::ifstream maps{"/proc/" + std::to_string(pid) + "/maps"};
+    for (std::string line; std::getline(maps, line);) {
+      std::uint64_t from = 0;
+      std::uint64_t to = 0;
+      if (std::sscanf(line.c_str(), "%lx-%lx", &from, &to) != 2 || to - from != 2U << 20U ||
+          line.find(" rw-s ") == std::string::npos)
+        continue;
+      if (line.ends_with("/nvidia0")) gpu_.push_back(from);
+      if (line.ends_with("/nvidiactl")) control_.push_back(from);
+    }
+  }
+  bool has_both() const { return gpu_.size() == 1 && control_.size() == 1; }
+
+  std::uint32_t user_word(std::uint64_t channel, std::uint64_t offset) const {
+    return read<std::uint32_t>(gpu_.at(0) + 0x3000 * channel + 0x2000 + offset);
+  }
+  std::uint32_t put(std::uint64_t channel = 0) const { return user_word(channel, 0x40); }
+  std::uint32_t get(std::uint64_t channel = 0) const { return user_word(channel, 0x44); }
+  std::uint32_t gp_get(std::uint64_t channel = 0) const { return user_word(channel, 0x88); }
+  std::uint32_t gp_put(std::uint64_t channel = 0) const { return user_word(channel, 0x8c); }
+  /// Submissions begun.
+  std::uint32_t count(std::uint64_t channel = 0) const {
+    return read<std::uint32_t>(record(channel));
+  }
+  std::uint64_t time(std::uint64_t channel = 0) const {
+    return read<std::uint64_t>(record(channel) + 8);
+  }
+  std::vector<std::uint32_t> states(std::uint64_t block = 0x37f00) const {
+    const auto words = read<std::array<std::uint32_t, 16>>(control_.at(0) + block);
+    std::vector<std::uint32_t> out;
+    for (std::size_t slot = 0; slot < 8; ++slot) out.push_back(words[2 * slot + 1]);
+    return out;
+  }
+
+ private:
+  std::uint64_t record(std::uint64_t channel) const {
+    return control_.at(0) + 0x10000 - 16 * (channel + 1);
+  }
+  template <class T>
+  T read(std::uint64_t address) const {
+    T out{};
+    if (pread(fd_.get(), &out, sizeof out, static_cast<off_t>(address)) !=
+        static_cast<ssize_t>(sizeof out))
+      throw std::runtime_error("pread of a program's memory");
+    return out;
+  }
+  unique_fd fd_;
+  std::vector<std::uint64_t> gpu_, control_;
+};
+
+using states = std::vector<std::uint32_t>;
+constexpr std::uint32_t first_runs = 4 | 1;
+
+std::uint64_t wall_time() {
+  return static_cast<std::uint64_t>(
+      duration{std::chrono::system_clock::now().time_since_epoch()}.count());
+}
+
+TEST(NvidiaWords, ShowWhatAProgramSubmittedAndWhatRuns) {
+  const simulated_device device{{.profile = "h100"}};
+  gpu_program program{device};
+  program.ask("open");
+  const seen_memory seen{program.pid()};
+  ASSERT_TRUE(seen.has_both());
+  EXPECT_EQ(seen.put() + seen.get() + seen.gp_put() + seen.gp_get() + seen.count() +
+                seen.user_word(0, 0x4c) + seen.user_word(0, 0x60),
+            0U);
+  EXPECT_EQ(seen.states(), states(8));
+
+  // 8 slots in turn, and the number of turns.
+  for (std::uint32_t kernel = 0; kernel < 19; ++kernel) {
+    const auto slot = kernel % 8;
+    const auto turn = (kernel / 8 + 1) << 2U;
+    auto expected = seen.states();
+    const auto before = wall_time();
+    const auto put = seen.put();
+    program.ask("run");
+    expected[slot] = turn | 2U;
+    EXPECT_EQ(seen.states(), expected) << kernel;
+    EXPECT_EQ(seen.count(), kernel + 1);
+    EXPECT_EQ(seen.gp_put(), kernel + 1);
+    EXPECT_EQ(seen.gp_get(), kernel + 1);
+    EXPECT_GT(seen.put(), put);
+    EXPECT_EQ(seen.get(), seen.put());
+    EXPECT_GT(seen.time(), before - 1'000'000'000);
+    EXPECT_LT(seen.time(), wall_time() + 1'000'000'000);
+  }
+  EXPECT_EQ(seen.user_word(0, 0x4c), 2U);
+  EXPECT_EQ(seen.user_word(0, 0x60), 2U);
+  EXPECT_EQ(seen.user_word(0, 0x48), 0U);
+}
+
+TEST(NvidiaWords, CountMovesAtTheStartAndStateAtTheEnd) {
+  const simulated_device device{{.profile = "h100"}};
+  gpu_program program{device};
+  program.ask("open");
+  const seen_memory seen{program.pid()};
+  program.ask("launch 2000000");
+  ASSERT_TRUE(eventually(20s, [&] { return seen.states()[0] == first_runs; }));
+  EXPECT_EQ(seen.count(), 1U);
+  EXPECT_EQ(seen.gp_get(), 1U);
+  const auto time = seen.time();
+  program.ask("launch 20");
+  EXPECT_EQ(seen.gp_put(), 2U) << "at once";
+  EXPECT_EQ(seen.gp_get(), 1U) << "not before the kernel starts";
+  EXPECT_EQ(seen.count(), 1U);
+  program.ask("wait");
+  EXPECT_EQ(seen.states(), (states{6, 6, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(seen.count(), 2U);
+  EXPECT_EQ(seen.gp_get(), 2U);
+  EXPECT_GE(seen.time(), time + 1'900'000'000) << "the second one started after the first one";
+}
+
+TEST(NvidiaWords, DoNotMoveWhileTheChannelIsDisabled) {
+  const simulated_device device{{.profile = "h100"}};
+  gpu_program program{device};
+  const auto opened = program.ask("open");
+  const seen_memory seen{program.pid()};
+  const auto taken = take(program.pid(), static_cast<int>(opened[0]));
+  ASSERT_TRUE(taken) << std::strerror(errno);
+  const auto disable = [&](bool off) {
+    rm::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS params{};
+    params.bDisable = off ? 1 : 0;
+    params.numChannels = 1;
+    params.hClientList[0] = opened[1];
+    params.hChannelList[0] = opened[3];
+    const auto subdevice = opened[2] - 1;
+    return call(taken.get(), opened[1], subdevice, rm::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
+                &params, sizeof params);
+  };
+  program.ask("launch 2000000");
+  ASSERT_TRUE(eventually(20s, [&] { return seen.states()[0] == first_runs; }));
+  ASSERT_EQ(disable(true), rm::NV_OK);
+  const auto time = seen.time();
+  program.ask("launch 20");
+
+  // Another program's kernel takes the time of the first one, and longer.
+  const auto other = open_client(device);
+  const auto queue = other->create_queue({});
+  ASSERT_TRUE(queue);
+  const auto index = (*queue)->submit({.length = 2500ms});
+  (*queue)->ring();
+  ASSERT_TRUE(index && (*queue)->wait(*index, 60s));
+  EXPECT_EQ(seen.states(), (states{5, 0, 0, 0, 0, 0, 0, 0})) << "a kernel in its middle runs";
+  EXPECT_EQ(seen.count(), 1U);
+  EXPECT_EQ(seen.gp_get(), 1U);
+  EXPECT_EQ(seen.gp_put(), 2U) << "the program goes on";
+  EXPECT_EQ(seen.time(), time);
+
+  ASSERT_EQ(disable(false), rm::NV_OK);
+  program.ask("wait");
+  EXPECT_EQ(seen.states(), (states{6, 6, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(seen.count(), 2U);
+}
+
+TEST(NvidiaWords, AreEachChannelsOwnAndOutliveItsQueue) {
+  const simulated_device device{{.profile = "h100"}};
+  const auto client = open_client(device);
+  const seen_memory seen{getpid()};
+  ASSERT_TRUE(seen.has_both());
+  const auto run = [](sim::gpu_queue& queue) {
+    const auto index = queue.submit({.length = 20us});
+    queue.ring();
+    return index && queue.wait(*index, 60s);
+  };
+  std::vector<std::unique_ptr<sim::gpu_queue>> queues;
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    auto made = client->create_queue({});
+    ASSERT_TRUE(made);
+    queues.push_back(std::move(*made));
+    for (std::uint64_t kernel = 0; kernel <= i; ++kernel) ASSERT_TRUE(run(*queues.back()));
+  }
+  const std::array<std::uint64_t, 5> blocks{0x37f00, 0x37a80, 0x379c0, 0x37900, 0x37880};
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    states ended(8);
+    std::fill_n(ended.begin(), i + 1, 6);
+    EXPECT_EQ(seen.states(blocks[i]), ended) << i;
+    EXPECT_EQ(seen.count(i), i + 1);
+    EXPECT_EQ(seen.gp_put(i), i + 1);
+  }
+  EXPECT_EQ(seen.count(5), 0U);
+
+  ASSERT_TRUE((*queues[2]).submit({.length = 1h}));
+  queues[2]->ring();
+  queues[2].reset();
+  EXPECT_EQ(seen.states(blocks[2]), (states{6, 6, 6, 6, 0, 0, 0, 0})) << "its kernel is gone";
+  const auto next = client->create_queue({});
+  ASSERT_TRUE(next);
+  ASSERT_TRUE(run(**next));
+  EXPECT_EQ(seen.count(2), 5U);
+  EXPECT_EQ(seen.gp_put(2), 5U);
+  EXPECT_EQ(seen.gp_get(2), 5U);
+}
+
+// After 1024 of them, GPPut begins anew, and the count does not.
+TEST(NvidiaWords, AgreeAfterMoreKernelsThanARingHas) {
+  const simulated_device device{{.profile = "h100"}};
+  const auto client = open_client(device);
+  const seen_memory seen{getpid()};
+  const auto queue = client->create_queue({});
+  ASSERT_TRUE(queue);
+  for (std::uint32_t kernel = 0; kernel < 1100; ++kernel) {
+    const auto index = (*queue)->submit({.length = 1us});
+    ASSERT_TRUE(index);
+    if (kernel % 50 == 49) {
+      (*queue)->ring();
+      ASSERT_TRUE((*queue)->wait(*index, 60s));
+    }
+  }
+  EXPECT_EQ(seen.count(), 1100U);
+  EXPECT_EQ(seen.gp_put(), 1100U - 1024U);
+  EXPECT_EQ(seen.gp_get(), 1100U - 1024U);
+  EXPECT_EQ(seen.get(), seen.put());
+}
+
+TEST(NvidiaWords, OfOneProgramAreNotAnotherOnes) {
+  const simulated_device device{{.profile = "h100"}};
+  gpu_program one{device};
+  gpu_program other{device};
+  one.ask("open");
+  other.ask("open hidden");
+  const seen_memory seen{one.pid()};
+  const seen_memory hidden{other.pid()};
+  for (int i = 0; i < 3; ++i) other.ask("run");
+  EXPECT_EQ(seen.count(), 0U);
+  EXPECT_EQ(hidden.count(), 3U);
+  EXPECT_EQ(hidden.gp_put(), 3U);
+  EXPECT_EQ(hidden.states(), states(8)) << "they are elsewhere";
+}
+
+TEST(NvidiaWords, DoNotKillAProgramWhoseDeviceIsGone) {
+  simulated_device device{{.profile = "h100"}};
+  gpu_program program{device};
+  program.ask("open");
+  // Its channel's page is loaded, and clean.
+  program.ask("launch 20");
+  program.ask("wait");
+  const unique_fd node{open(device.nvidia_device().c_str(), O_RDWR | O_CLOEXEC)};
+  ASSERT_TRUE(node);
+  fsync(node.get());
+  device.stop(SIGKILL);
+  program.tell("run");
+  EXPECT_TRUE(program.process().says("refused", patience));
 }
 
 }  // namespace

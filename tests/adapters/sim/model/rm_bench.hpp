@@ -31,6 +31,9 @@ inline constexpr std::uint64_t parameters_at = 0x10000;
 inline constexpr std::uint64_t kernels_at = 0x20000;
 inline constexpr std::uint64_t page_at = 0x30000;  ///< One of 4 KiB for each channel.
 inline constexpr std::uint32_t page_records = 64;
+inline constexpr std::uint64_t words_at = 0x50000;  ///< The same: USERD, and behind it these.
+inline constexpr std::uint64_t record_at = 0x200;
+inline constexpr std::uint64_t states_at = 0x240;
 
 inline profile rm_profile(std::size_t gpus = 1) {
   profile node;
@@ -57,6 +60,7 @@ class rm_bench : public call_bench {
       memory.map(parameters_at, 0x1000);
       memory.map(kernels_at, 0x1000);
       memory.map(page_at, 16 * fake_memory::page);
+      memory.map(words_at, 16 * fake_memory::page);
     }
   }
 
@@ -133,17 +137,25 @@ class rm_bench : public call_bench {
       made.channels.push_back(
           make(pid, file, made.client, made.group, rm::HOPPER_CHANNEL_GPFIFO_A));
       make(pid, file, made.client, made.channels.back(), rm::HOPPER_COMPUTE_A);
-      nvidia_abi::bind_args bind{.hClient = made.client,
-                                 .hChannel = made.channels.back(),
-                                 .page = page_at + i * fake_memory::page,
-                                 .count = page_records,
-                                 .status = 0};
-      EXPECT_EQ(call(pid, file, nvidia_abi::SLUICE_SIM_BIND_CHANNEL, bind), 0);
-      EXPECT_EQ(bind.status, rm::NV_OK);
+      EXPECT_EQ(bind(made, page_at + i * fake_memory::page, i), rm::NV_OK);
     }
     return made;
   }
   context make_context(pid_t pid) { return make_context(pid, open(pid)); }
+
+  /// \param page 0: forgets the channel's kernels.
+  status bind(const context& of, std::uint64_t page, std::size_t channel = 0) {
+    const auto words = words_at + channel * fake_memory::page;
+    nvidia_abi::bind_args args{
+        .hClient = of.client,
+        .hChannel = of.channels[channel],
+        .page = page,
+        .count = page_records,
+        .status = 0,
+        .words = {.userd = words, .record = words + record_at, .states = words + states_at}};
+    EXPECT_EQ(call(of.pid, of.file, nvidia_abi::SLUICE_SIM_BIND_CHANNEL, args), 0);
+    return args.status;
+  }
 
   /// One kernel for the channel of that index.
   status submit(const context& of, duration length, std::size_t channel = 0) {

@@ -405,6 +405,88 @@ TEST(RmKernels, RunOnChannelsThatComputeOnly) {
   EXPECT_EQ(b.submit(app, 1ms), rm::NV_ERR_NOT_SUPPORTED);
 }
 
+/// What shows the first channel's kernels.
+struct shown {
+  std::uint32_t gp_get = 0, get = 0, get_high = 0, count = 0;
+  std::uint64_t at = 0;
+  std::vector<std::uint32_t> states{};
+};
+shown words_of(rm_bench& b) {
+  namespace userd = nvidia_abi::userd;
+  auto& memory = b.machine.memory(rm_app);
+  const auto word = [&memory](std::uint64_t offset) {
+    return memory.get<std::uint32_t>(words_at + offset);
+  };
+  shown out{.gp_get = word(userd::gp_get),
+            .get = word(userd::get),
+            .get_high = word(userd::get_high),
+            .count = word(record_at),
+            .at = memory.get<std::uint64_t>(words_at + record_at + 8)};
+  for (std::uint64_t slot = 0; slot < nvidia_abi::state_slots; ++slot)
+    out.states.push_back(word(states_at + 8 * slot + 4));
+  return out;
+}
+
+using states = std::vector<std::uint32_t>;
+
+TEST(RmWords, AreConsistentAfterKernelsThatNoStoreShowed) {
+  rm_bench b;
+  const auto app = b.make_context(rm_app);
+  for (int i = 0; i < 11; ++i) ASSERT_EQ(b.submit(app, 1ms), rm::NV_OK);
+  b.planned.run_until(b.planned.now() + 10500us);  // One step.
+  auto now = words_of(b);
+  EXPECT_EQ(now.count, 11U);
+  EXPECT_EQ(now.gp_get, 11U);
+  EXPECT_EQ(now.get, 11 * nvidia_abi::userd::push_bytes);
+  EXPECT_EQ(now.get_high, 2U);
+  EXPECT_EQ(now.states, (states{10, 10, 9, 6, 6, 6, 6, 6})) << "the last one runs";
+  const auto began = now.at;
+  b.run_for(1ms);
+  now = words_of(b);
+  EXPECT_EQ(now.states, (states{10, 10, 10, 6, 6, 6, 6, 6}));
+  EXPECT_EQ(now.count, 11U);
+  EXPECT_EQ(now.at, began) << "the time of a start";
+}
+
+TEST(RmWords, CountOnWhenTheChannelGetsAnotherPage) {
+  rm_bench b;
+  const auto app = b.make_context(rm_app);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(b.submit(app, 1h), rm::NV_OK);
+  b.run_for(1ms);
+  EXPECT_EQ(words_of(b).states, (states{5, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(words_of(b).count, 1U);
+  ASSERT_EQ(b.bind(app, 0), rm::NV_OK);
+  EXPECT_EQ(words_of(b).states, (states{6, 6, 6, 0, 0, 0, 0, 0})) << "none is left running";
+  EXPECT_EQ(words_of(b).count, 3U);
+  ASSERT_EQ(b.bind(app, page_at), rm::NV_OK);
+  ASSERT_EQ(b.submit(app, 1ms), rm::NV_OK);
+  b.run_for(2ms);
+  EXPECT_EQ(words_of(b).states, (states{6, 6, 6, 6, 0, 0, 0, 0}));
+  EXPECT_EQ(words_of(b).count, 4U);
+  EXPECT_EQ(words_of(b).gp_get, 4U);
+}
+
+// The program writes these two at the same time.
+TEST(RmWords, LeaveThoseOfTheProgramAlone) {
+  namespace userd = nvidia_abi::userd;
+  rm_bench b;
+  const auto app = b.make_context(rm_app);
+  auto& memory = b.machine.memory(rm_app);
+  for (const auto each : {userd::put, userd::put_high, userd::gp_put})
+    memory.put(words_at + each, std::uint32_t{0x12345678});
+  ASSERT_EQ(b.submit(app, 1ms), rm::NV_OK);
+  b.run_for(2ms);
+  EXPECT_EQ(words_of(b).gp_get, 1U);
+  for (const auto each : {userd::put, userd::put_high, userd::gp_put})
+    EXPECT_EQ(memory.get<std::uint32_t>(words_at + each), 0x12345678U) << each;
+  for (const auto& each : memory.words) {
+    for (const auto word : {userd::put, userd::put_high, userd::gp_put}) {
+      EXPECT_TRUE(each.address + 8 <= words_at + word || words_at + word + 4 <= each.address)
+          << "a store over the word at " << word;
+    }
+  }
+}
+
 TEST(RmFaults, AnswerDelayAndHangCallsOfOneKind) {
   rm_bench b;
   const auto app = b.make_context(rm_app);

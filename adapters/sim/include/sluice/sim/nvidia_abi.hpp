@@ -78,17 +78,25 @@ struct channel_page {
   std::uint64_t completed;  ///< ...and ended; their records were written before.
 };
 
+/// Where the words of one channel lie in a program's memory (see below). 0: nowhere.
+struct channel_words {
+  std::uint64_t userd;
+  std::uint64_t record;
+  std::uint64_t states;
+};
+
 /// Says where a channel's page lies in the calling process: a channel_page and `count` records
 /// behind it. Before the channel's first kernel. Again with the page 0: forgets the page and all of
-/// the channel's kernels.
+/// the channel's kernels, which end in its words.
 struct bind_args {
   std::uint32_t hClient;
   std::uint32_t hChannel;
   std::uint64_t page;
   std::uint32_t count;
   std::uint32_t status;  ///< Out.
+  channel_words words;
 };
-static_assert(sizeof(bind_args) == 24);
+static_assert(sizeof(bind_args) == 48);
 
 /// Appends kernels to a channel that computes.
 struct submit_args {
@@ -121,6 +129,48 @@ struct gpu_info_args {
   std::uint32_t status;  ///< Out.
 };
 static_assert(sizeof(gpu_info_args) == 16);
+
+// ---- What shows the GPU's work in a program's memory ----
+// Places and meanings as measured on an H200 with driver 580.159.04 and CUDA 13. A client maps
+// mapping_size bytes of the GPU's node and as many of nvidiactl, at the offset mapping_of() it.
+// Channels count from 0, in the order of creation.
+
+inline constexpr std::uint64_t mapping_size = std::uint64_t{2} << 20U;
+constexpr std::uint64_t mapping_of(std::uint32_t client) {
+  constexpr std::uint32_t counted = 0xfffff;  // RS_CLIENT_HANDLE_MAX - 1
+  return (std::uint64_t{1} << 60U) + (client & counted) * mapping_size;
+}
+
+/// In the GPU's node: the channel's USERD, behind its ring. Of 32-bit words at these offsets, the
+/// program writes Put, PutHi and GPPut before it submits, and the device the others when a kernel
+/// starts. All are 0 before the channel's first kernel.
+constexpr std::uint64_t userd_of(std::uint64_t channel) { return 0x3000 * channel + 0x2000; }
+namespace userd {
+inline constexpr std::uint64_t put = 0x40;  ///< Bytes of commands, push_bytes for each kernel.
+inline constexpr std::uint64_t get = 0x44;
+inline constexpr std::uint64_t put_high = 0x4c;
+inline constexpr std::uint64_t get_high = 0x60;
+inline constexpr std::uint64_t gp_get = 0x88;
+inline constexpr std::uint64_t gp_put = 0x8c;  ///< Kernels submitted, modulo ring_entries.
+inline constexpr std::uint32_t high = 2;       ///< What put_high and get_high are.
+inline constexpr std::uint32_t push_bytes = 48;
+inline constexpr std::uint32_t ring_entries = 1024;
+}  // namespace userd
+
+/// In nvidiactl, written by the device when a kernel starts: a 32-bit word with the number of
+/// kernels that have started, one that is 0, and the start in nanoseconds of CLOCK_REALTIME.
+constexpr std::uint64_t record_of(std::uint64_t channel) { return 0x10000 - 16 * (channel + 1); }
+
+/// In nvidiactl, written by the device: `state_slots` slots of 8 bytes, of which kernel k has slot
+/// k % state_slots. Its second 32-bit word is (k / state_slots + 1) << 2, plus 1 from the start of
+/// the kernel to its end and 2 after it.
+constexpr std::uint64_t states_of(std::uint64_t channel) {
+  constexpr std::uint64_t first[] = {0x37f00, 0x37a80, 0x379c0};
+  return channel < 3 ? first[channel] : 0x37900 - 0x80 * (channel - 3);
+}
+inline constexpr std::uint64_t state_slots = 8;
+inline constexpr std::uint64_t running = 1;
+inline constexpr std::uint64_t ended = 2;
 
 // Far above every number that the driver uses with this magic.
 inline constexpr std::uint32_t SLUICE_SIM_BIND_CHANNEL = _IOWR('F', 0xF0, bind_args);

@@ -26,6 +26,9 @@ struct nvidia_client_options {
   std::uint32_t gpu = 0;  ///< Index of the GPU.
   /// Channels that compute, which libcuda takes from $CUDA_DEVICE_MAX_CONNECTIONS: 1 to 32.
   std::uint32_t channels = 8;
+  /// Hides the words that say which kernel runs (nvidia_abi.hpp): they lie in private memory
+  /// instead of nvidiactl's.
+  bool states_elsewhere = false;
 };
 
 /// One context of a program on one GPU: a device, a subdevice, a channel group of channels that
