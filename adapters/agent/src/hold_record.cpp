@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "sluice/os/node_lock.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::agent {
 

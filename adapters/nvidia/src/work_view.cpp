@@ -149,9 +149,9 @@ std::string work_view::why_unsure() const {
     return "no words were found that count what the GPU has begun";
   for (const context& each : contexts_) {
     if (each.states.broken())
-      return "the words that tell whether kernels run changed in another way";
+      return "the words that show whether kernels run changed in another way";
     if (!each.states.known() && each.begun >= enough_submissions && !each.states.searches())
-      return "no words were found that tell whether kernels run";
+      return "no words were found that show whether kernels run";
   }
   return {};
 }

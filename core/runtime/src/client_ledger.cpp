@@ -51,8 +51,11 @@ client_view client_ledger::view_of(const client& one) noexcept {
   return {one.page->id, one.page->options.name, one.gpus, one.page->options.targets};
 }
 
+bool client_ledger::is_seen(const client& one) noexcept {
+  return one.page->maker == client_page::made_by::scheduler;
+}
+
 pid_t client_ledger::pid_of(const client& one) const noexcept {
-  if (one.page->maker == client_page::made_by::scheduler) return 0;
   return one.page->options.pid == 0 ? own_pid_ : one.page->options.pid;
 }
 
@@ -98,7 +101,7 @@ void client_ledger::count_on_new_gpus(time_point now, std::vector<event>& events
 void client_ledger::look(time_point now, std::vector<event>& events) {
   for (const client& one : withdrawn_) {
     table_.remove_client(one.page->id);
-    if (const pid_t pid = pid_of(one); pid != 0) seen_.client_left(pid);
+    if (!is_seen(one)) seen_.client_left(pid_of(one));
     tell(one, journal_kind::client_gone, now);  // after what it did last
   }
   withdrawn_.clear();
@@ -116,9 +119,8 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
       one.read = one.page->taken;
       one.lost_marks = one.page->lost;
       table_.add_client(view_of(one));
-      if (const pid_t pid = pid_of(one); pid != 0) {
-        seen_.client_came(pid);
-        // The others follow from what was seen.
+      if (!is_seen(one)) {
+        seen_.client_came(pid_of(one));
         if (record_ != nullptr) record_->client(one.page->id, one.page->options);
       }
       tell(one, journal_kind::client, now);
@@ -148,7 +150,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
 }
 
 void client_ledger::follow_gang(client& one, time_point now, std::vector<event>& events) {
-  if (one.named.empty() || one.page->maker == client_page::made_by::scheduler) return;
+  if (one.named.empty() || is_seen(one)) return;
   const std::span<const gpu_id> gang = table_.own_gang();
   const auto wanted = [&](gpu_id id) {
     return std::binary_search(one.named.begin(), one.named.end(), id) ||
@@ -199,7 +201,7 @@ bool client_ledger::look_at(client& one, time_point now, std::vector<event>& eve
   __atomic_store_n(&words.seen, begun + one.base, __ATOMIC_RELAXED);
 
   const std::uint64_t began = begun - std::exchange(one.begun, begun);
-  if (record_ != nullptr && page.maker == client_page::made_by::client &&
+  if (record_ != nullptr && !is_seen(one) &&
       (began != 0 || one.ended != ended_before || withdrawn)) {
     record_->work(page.id, begun, one.ended, began != 0 ? stamp : time_point{}, withdrawn);
   }
@@ -321,7 +323,7 @@ void client_ledger::take_marks(client& one, bool withdrawn, time_point now,
     }
     const time_point at{duration(mark.at)};
     const auto kind = static_cast<span_kind>(mark.kind);
-    if (record_ != nullptr && one.page->maker == client_page::made_by::client) {
+    if (record_ != nullptr && !is_seen(one)) {
       record_->mark(one.page->id, kind, mark.request, mark.begins != 0, at);
     }
     if (mark.begins == 0) {

@@ -82,7 +82,8 @@ class client_ledger {
                                      time_point now, std::vector<event>& events);
   void settle_spans(client& one, bool withdrawn, time_point now, std::vector<event>& events);
   static client_view view_of(const client& one) noexcept;
-  /// Whose client it is. 0: nobody's, the scheduler made it.
+  /// The scheduler made it of what it sees: a recording has that instead.
+  static bool is_seen(const client& one) noexcept;
   pid_t pid_of(const client& one) const noexcept;
   void tell(const client& one, journal_kind kind, time_point now) noexcept;
   /// Begins or spans that nobody will end. \param again as entry_words::again.

@@ -106,7 +106,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   }
   time_point step() override;
   duration pointer_interval() const noexcept override {
-    const duration seen = seen_.interval(table_.now());
+    const duration seen = seen_interval();
     if (seen == duration::zero()) return pointer_interval_;
     return pointer_interval_ == duration::zero() ? seen : std::min(seen, pointer_interval_);
   }
@@ -222,6 +222,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   void tell_policy(std::string_view before, std::optional<std::string_view> removed,
                    time_point now);
   void saw_work(const observation& seen);
+  duration seen_interval() const noexcept;
   bool is_clear(const client_page& page);
 
   scheduler_config config_;
@@ -323,7 +324,7 @@ time_point core_impl::step() {
     decide(now);
   }
   if (pointer_interval() == duration::zero()) pointers_.forget();
-  if (seen_.interval(now) == duration::zero()) seen_.forget();
+  if (seen_interval() == duration::zero()) seen_.forget();
   table_.clear_changed();
   quanta_.work(now);  // What is to be taken back is, before the attacher gives its process back.
   attacher_.work(now);
@@ -590,7 +591,12 @@ void core_impl::observed(const observation& seen) {
 
 void core_impl::saw_work(const observation& seen) {
   pointers_.observe(seen);
-  if (seen_.interval(table_.now()) != duration::zero()) seen_.observe(seen);
+  if (seen_interval() != duration::zero()) seen_.observe(seen);
+}
+
+/// How often work of unmarked programs is wanted. Without a policy it is of no use.
+duration core_impl::seen_interval() const noexcept {
+  return stopping_ || !policy_ ? duration::zero() : seen_.interval(table_.now());
 }
 
 void core_impl::overflowed(unsigned source, std::uint64_t dropped) noexcept {

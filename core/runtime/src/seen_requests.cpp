@@ -42,9 +42,9 @@ void linger::note(duration gap) noexcept {
   }
 }
 
-duration linger::best(duration round_trip) const noexcept {
-  if (noted_ < few_gaps) return round_trip;
-  duration best = round_trip;
+duration linger::best(duration early) const noexcept {
+  if (noted_ < few_gaps) return early;
+  duration best = early;
   duration least = duration::max();
   duration edge = first_gap;
   for (std::size_t index = 0; index < counts_.size() && edge <= longest_linger;
@@ -52,7 +52,7 @@ duration linger::best(duration round_trip) const noexcept {
     duration cost{};
     duration gap = first_gap;
     for (std::size_t other = 0; other < counts_.size(); ++other, gap *= 2)
-      cost += counts_[other] * (other <= index ? gap : edge + round_trip);
+      cost += counts_[other] * (other <= index ? 3 * gap / 4 : edge + early);
     if (cost >= least) continue;
     least = cost;
     best = edge;
@@ -120,7 +120,7 @@ duration seen_requests::linger_of(const process_seen& which) const noexcept {
     if (view != nullptr) round_trip = std::max(round_trip, view->suspend_cost + view->resume_cost);
   }
   if (blind) return blind_linger;
-  return which.gaps.best(round_trip == duration{} ? usual_round_trip : round_trip);
+  return which.gaps.best(2 * (round_trip == duration{} ? usual_round_trip : round_trip));
 }
 
 void seen_requests::begin(process_seen& which, time_point at) {

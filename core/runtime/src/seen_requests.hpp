@@ -23,13 +23,14 @@
 namespace sluice::core {
 
 /// How long no work may be seen before a request counts as ended. Between two kernels of a request
-/// there are gaps, too: to end it there costs a resume and a suspend, and to wait costs offline
-/// work that time. It is the time that would have cost least for the gaps seen so far.
+/// there are gaps, too: to end it there costs offline work a resume and a suspend, and the request
+/// about as much; to wait costs offline work that time. It is the time that would have cost least
+/// for the gaps seen so far.
 class linger {
  public:
   void note(duration gap) noexcept;
-  /// \param round_trip what a resume and a suspend cost.
-  [[nodiscard]] duration best(duration round_trip) const noexcept;
+  /// \param early what it costs to end a request in one of its gaps.
+  [[nodiscard]] duration best(duration early) const noexcept;
 
  private:
   /// Gaps of up to 32 us, 64 us, and so on.

@@ -136,6 +136,8 @@ class scripted_backend : public backend {
   const std::vector<quantum_call>& quanta() const noexcept { return quanta_; }
   /// As poll_work() said last.
   duration work_interval() const noexcept { return work_interval_; }
+  /// As marks_requests() said last.
+  bool marks_requests_of(pid_t pid) const { return marking_.contains(pid); }
   /// What the driver keeps to: zero is its default.
   duration quantum(pid_t pid, gpu_id gpu) const;
   /// Calls of set_quantum(), whatever came of them.
@@ -160,6 +162,9 @@ class scripted_backend : public backend {
   result<void> set_quantum(process_id target, gpu_id gpu, duration length) override;
   void observed(unsigned source, const observation& seen) override;
   void poll_work(duration every) override { work_interval_ = every; }
+  void marks_requests(pid_t pid, bool so) override {
+    so ? void(marking_.insert(pid)) : void(marking_.erase(pid));
+  }
   time_point tick(time_point now) override;
   void stop() override;
 
@@ -222,6 +227,7 @@ class scripted_backend : public backend {
   std::size_t misuses_ = 0;
   duration delay_{};
   duration work_interval_{};
+  std::set<pid_t> marking_;
   int driver_errno_ = 0;
   bool rung_ = false;  // ready_ is readable.
   bool hold_answers_ = false;

@@ -1,0 +1,254 @@
+// Requests of online programs that mark none: what is seen of their work begins and ends them.
+
+#include "core_bench.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/policies/slo.hpp"
+
+namespace sluice::tests::seen_requests_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr pid_t serving = 300;
+constexpr pid_t training = 100;
+
+scheduler_config seeing() {
+  scheduler_config config = quick_config();
+  config.see_unmarked = true;
+  return config;
+}
+
+class SeenRequests : public ::testing::Test {
+ protected:
+  SeenRequests() {
+    bench.create(serving, role::online, gpu_a, {0});
+    bench.create(training, role::offline, gpu_a, {0});
+    bench.settle();
+  }
+  void see(online_work work, std::uint32_t came = 0, pid_t pid = serving, gpu_id gpu = gpu_a) {
+    bench.see_pointers(pid, gpu, work, came);
+    bench.step();
+  }
+  /// A request that takes so long.
+  void request(duration length) {
+    see(online_work::waiting, 1);
+    bench.run_for(length);
+    see(online_work::finished);
+  }
+  std::uint32_t in_flight(gpu_id gpu = gpu_a) {
+    return bench.core->seen().find(gpu)->online_in_flight;
+  }
+  bool comes_to(std::uint32_t wanted, duration within) {
+    const time_point until = bench.time.now() + within;
+    while (in_flight() != wanted && bench.time.now() < until) bench.run_for(10us);
+    return in_flight() == wanted;
+  }
+
+  std::vector<event> events_;
+  core_bench bench{seeing(), make_policy([this](const snapshot& seen, decision_sink&) {
+                     for (const event& each : seen.events)
+                       if (each.kind != event_kind::online_moved) events_.push_back(each);
+                   })};
+};
+
+TEST_F(SeenRequests, BeginAndEndWithWhatIsSeen) {
+  const time_point begun = bench.time.now();
+  see(online_work::waiting, 1);
+  EXPECT_EQ(in_flight(), 1U);
+  bench.run_for(5ms);
+  see(online_work::running);
+  bench.run_for(5ms);
+  EXPECT_EQ(in_flight(), 1U);
+  const time_point ended = bench.time.now();
+  see(online_work::finished);
+  EXPECT_TRUE(comes_to(0, 5ms));
+  ASSERT_THAT(events_, SizeIs(4));
+  EXPECT_EQ(events_[0].kind, event_kind::online_begin);
+  EXPECT_EQ(events_[0].at, begun);
+  EXPECT_EQ(events_[1].kind, event_kind::span_begin);
+  const auto span = std::find_if(events_.begin(), events_.end(), [](const event& each) {
+    return each.kind == event_kind::span_end;
+  });
+  ASSERT_NE(span, events_.end());
+  EXPECT_EQ(span->length, ended - begun) << "the pause after it is no part of it";
+  EXPECT_EQ(bench.stats().begins, 1U);
+}
+
+// What came and ended between two looks is a request all the same.
+TEST_F(SeenRequests, ThatEndBetweenTwoLooksCount) {
+  see(online_work::finished);
+  EXPECT_EQ(in_flight(), 0U);
+  see(online_work::finished, 3);
+  EXPECT_EQ(in_flight(), 1U);
+  EXPECT_TRUE(comes_to(0, 5ms));
+}
+
+TEST_F(SeenRequests, LastOverShortPauses) {
+  for (int i = 0; i < 20; ++i) {
+    request(1ms);
+    bench.run_for(100us);
+  }
+  EXPECT_EQ(bench.stats().begins, 1U);
+}
+
+// Gaps of a program differ: the pause after which it counts as ended follows them.
+TEST_F(SeenRequests, EndSoonAfterLongGapsOnly) {
+  for (int i = 0; i < 40; ++i) {
+    request(1ms);
+    ASSERT_TRUE(comes_to(0, 5ms));
+    bench.run_for(50ms);
+  }
+  request(1ms);
+  EXPECT_TRUE(comes_to(0, 100us)) << "all gaps are long: to wait is in vain";
+}
+
+TEST_F(SeenRequests, LastOverTheGapsThatAProgramHas) {
+  for (int burst = 0; burst < 20; ++burst) {
+    for (int i = 0; i < 10; ++i) {
+      request(200us);
+      bench.run_for(1500us);
+    }
+    bench.run_for(100ms);
+  }
+  const auto before = bench.stats().begins.value();
+  for (int i = 0; i < 10; ++i) {
+    request(200us);
+    bench.run_for(1500us);
+  }
+  EXPECT_EQ(bench.stats().begins - before, 1U);
+}
+
+// Without a word that says when it ended, it counts as ended a while after the last submission.
+TEST_F(SeenRequests, WithoutAnEndEndAfterAWhile) {
+  see(online_work::waiting, 1);
+  bench.run_for(1ms);
+  see(online_work::consumed);
+  bench.run_for(10ms);
+  EXPECT_EQ(in_flight(), 1U);
+  EXPECT_TRUE(comes_to(0, 50ms));
+}
+
+TEST_F(SeenRequests, OfAProcessWithAClientAreLeftToThat) {
+  auto client = bench.core->register_client({.name = "server", .gpus = {gpu_a}, .pid = serving});
+  ASSERT_TRUE(client);
+  bench.step();
+  EXPECT_TRUE(bench.driver.marks_requests_of(serving));
+  see(online_work::waiting, 1);
+  EXPECT_EQ(in_flight(), 0U);
+  client->begin();
+  bench.step();
+  EXPECT_EQ(in_flight(), 1U);
+  *client = {};
+  bench.step();
+  bench.step();
+  EXPECT_FALSE(bench.driver.marks_requests_of(serving));
+  see(online_work::waiting, 1);
+  EXPECT_EQ(in_flight(), 1U);
+}
+
+TEST_F(SeenRequests, EndWithTheirProcess) {
+  see(online_work::running, 1);
+  ASSERT_EQ(in_flight(), 1U);
+  bench.see_kind(observation_kind::process_gone, serving);
+  bench.settle();
+  EXPECT_EQ(in_flight(), 0U);
+}
+
+TEST_F(SeenRequests, OfOfflineProcessesAreNone) {
+  see(online_work::running, 1, training);
+  EXPECT_EQ(in_flight(), 0U);
+}
+
+// Work on one GPU of an online gang keeps all of its GPUs.
+TEST_F(SeenRequests, OfAGangCountOnAllOfItsGpus) {
+  bench.create(301, role::online, gpu_a, {0}, 9);
+  bench.create(302, role::online, gpu_b, {0}, 9);
+  bench.settle();
+  see(online_work::running, 1, 301);
+  EXPECT_EQ(in_flight(gpu_a), 1U);
+  EXPECT_EQ(in_flight(gpu_b), 1U);
+}
+
+// Nothing is looked at where that is of no use.
+TEST_F(SeenRequests, AreLookedForWhileSomethingIsOffline) {
+  EXPECT_EQ(bench.core->pointer_interval(), 1ms);
+  see(online_work::waiting, 1);
+  EXPECT_EQ(bench.core->pointer_interval(), 100us);
+  see(online_work::finished);
+  bench.run_for(2s);
+  EXPECT_EQ(bench.core->pointer_interval(), 1ms);
+  see(online_work::waiting, 1);
+  ASSERT_EQ(in_flight(), 1U);
+  bench.see_kind(observation_kind::process_gone, training);
+  bench.settle();
+  EXPECT_EQ(bench.core->pointer_interval(), duration::zero());
+  EXPECT_EQ(in_flight(), 0U);
+}
+
+TEST_F(SeenRequests, AreNoneOnceTheSchedulerStops) {
+  see(online_work::waiting, 1);
+  bench.core->begin_stop();
+  bench.settle();
+  EXPECT_EQ(bench.core->pointer_interval(), duration::zero());
+}
+
+TEST(SeenRequestsOff, AreNotAskedFor) {
+  core_bench bench{quick_config(), make_policy([](const snapshot&, decision_sink&) {})};
+  bench.create(serving, role::online, gpu_a, {0});
+  bench.create(training, role::offline, gpu_a, {0});
+  bench.settle();
+  EXPECT_EQ(bench.core->pointer_interval(), duration::zero());
+  bench.see_pointers(serving, gpu_a, online_work::waiting, 1);
+  bench.settle();
+  EXPECT_EQ(bench.core->seen().find(gpu_a)->online_in_flight, 0U);
+}
+
+// A policy that lives by clients holds for a program that is none.
+TEST(SeenRequestsWithFixedTimeslice, AreHeldFor) {
+  core_bench bench{seeing(), make_fixed_timeslice({.slice = 20ms})};
+  bench.create(serving, role::online, gpu_a, {0});
+  bench.create(training, role::offline, gpu_a, {0});
+  bench.attach_all();
+  bench.see_pointers(serving, gpu_a, online_work::waiting, 1);
+  bench.settle();
+  EXPECT_TRUE(bench.driver.suspended(training, q(0)));
+  EXPECT_EQ(bench.stats().arrival_to_off.count(), 1U);
+  bench.run_for(1ms);
+  bench.see_pointers(serving, gpu_a, online_work::finished);
+  bench.run_for(100ms);
+  EXPECT_FALSE(bench.driver.suspended(training, q(0)));
+}
+
+// slo knows how long they take.
+TEST(SeenRequestsWithSlo, HaveLatencies) {
+  slo_options options;
+  options.p99[static_cast<std::size_t>(span_kind::request)] = 1ms;
+  core_bench bench{seeing(), make_slo(options)};
+  bench.create(serving, role::online, gpu_a, {0});
+  bench.create(training, role::offline, gpu_a, {0});
+  bench.attach_all();
+  bool held = false;
+  for (int i = 0; i < 40; ++i) {
+    bench.see_pointers(serving, gpu_a, online_work::running, 1);
+    bench.settle();
+    bench.run_for(3ms);
+    held = held || bench.driver.suspended(training, q(0));
+    bench.see_pointers(serving, gpu_a, online_work::finished);
+    bench.run_for(50ms);
+  }
+  EXPECT_TRUE(held);
+  const auto& lengths = bench.stats().span_length[static_cast<std::size_t>(span_kind::request)];
+  EXPECT_EQ(lengths.count(), 40U);
+}
+
+}  // namespace
+}  // namespace sluice::tests::seen_requests_test
