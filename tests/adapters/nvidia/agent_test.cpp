@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -407,6 +408,128 @@ TEST_F(NvidiaAgent, IsFollowedByItsGuardianWhenItIsKilledInTheMidstOfASuspend) {
   EXPECT_TRUE(eventually(patience, [&] { return test::is_gone(guardian); }));
   EXPECT_TRUE(runs_again());
   EXPECT_EQ(stat_of(device_, "queue_suspends"), 8);
+}
+
+/// The work of a program that is online and marks nothing.
+class NvidiaFollow : public NvidiaAgent {
+ protected:
+  void follow(const gpu_program& which) {
+    if (!loop_) {
+      loop_.emplace(agent::make_agent_backend(options()));
+      ASSERT_TRUE(loop_->start()) << said();
+    }
+    observation online;
+    online.kind = observation_kind::process_seen;
+    online.what = role::online;
+    online.pid = which.pid();
+    online.start_time = which.start_time();
+    (*loop_)->observed(0, online);
+    (*loop_)->poll_work(100us);
+  }
+  online_work work() {
+    const auto& seen = loop_->observations;
+    return seen.empty() ? online_work::unknown : seen.back().work;
+  }
+  bool comes_to(online_work wanted) {
+    return loop_->until([&] { return work() == wanted; }, patience);
+  }
+  std::uint64_t came() {
+    std::uint64_t sum = 0;
+    for (const observation& each : loop_->observations) sum += each.count;
+    return sum;
+  }
+  /// Until its words are known.
+  bool learn(gpu_program& which) {
+    const time_point give_up = clock::now() + patience;
+    while (clock::now() < give_up) {
+      which.ask("run");
+      if (loop_->until([&] { return work() == online_work::finished; }, 20ms)) return true;
+    }
+    return false;
+  }
+  std::optional<backend_loop> loop_;
+};
+
+TEST_F(NvidiaFollow, SeesSubmissionsAndEnds) {
+  follow(program_);
+  ASSERT_TRUE(learn(program_)) << said();
+  for (int round = 0; round < 20; ++round) {
+    const std::uint64_t before = came();
+    program_.ask("launch 20000");
+    ASSERT_TRUE(comes_to(online_work::running)) << said();
+    EXPECT_EQ(came() - before, 1U);
+    program_.ask("wait");
+    ASSERT_TRUE(comes_to(online_work::finished)) << said();
+  }
+  for (int round = 0; round < 200; ++round) {
+    const std::uint64_t before = came();
+    program_.ask("run");
+    ASSERT_TRUE(loop_->until([&] { return came() - before == 1; }, patience)) << round;
+  }
+  EXPECT_THAT(said(), testing::Not(HasSubstr("no ends")));
+}
+
+// Never an end while a kernel runs: not while the words are being found either.
+TEST_F(NvidiaFollow, DeclaresNoEndWhileAKernelRuns) {
+  follow(program_);
+  for (int round = 0; round < 40; ++round) {
+    const std::uint64_t before = came();
+    const time_point launched = clock::now();
+    program_.ask("launch 100000");
+    if (!loop_->until([&] { return came() != before; }, 50ms)) {
+      program_.ask("wait");
+      continue;  // its channel is not known yet
+    }
+    const std::size_t first = loop_->observations.size() - 1;
+    (void)loop_->until([] { return false; }, 20ms);
+    // A slow machine shows nothing: it may have ended.
+    const bool runs = clock::now() - launched < 100ms;
+    for (std::size_t index = first; runs && index < loop_->observations.size(); ++index) {
+      EXPECT_NE(loop_->observations[index].work, online_work::finished) << "round " << round;
+    }
+    program_.ask("wait");
+  }
+  EXPECT_TRUE(comes_to(online_work::finished)) << said();
+}
+
+// Symptom: an end while a kernel ran, of a program whose words are somewhere else.
+TEST_F(NvidiaFollow, AssumesNoEndWhereTheWordsCannotBeFound) {
+  gpu_program hidden{device_};
+  hidden.ask("open hidden");
+  follow(hidden);
+  const time_point give_up = clock::now() + patience;
+  while (said().find("no ends") == std::string::npos && clock::now() < give_up) {
+    hidden.ask("run");
+    loop_->turn(1ms);
+  }
+  EXPECT_THAT(said(), HasSubstr("whether kernels run"));
+  for (const observation& each : loop_->observations) EXPECT_NE(each.work, online_work::finished);
+  EXPECT_GE(came(), 1U);
+}
+
+TEST_F(NvidiaFollow, GoesOnAfterAnExecOfWhatItFollowed) {
+  follow(program_);
+  ASSERT_TRUE(learn(program_));
+  ASSERT_TRUE(program_.execs("exec"));
+  // The agent lives, and sees the next one.
+  gpu_program next{device_};
+  next.ask("open");
+  follow(next);
+  loop_->observations.clear();
+  EXPECT_TRUE(learn(next)) << said();
+}
+
+TEST_F(NvidiaFollow, LeavesAProcessAloneThatMarksItsRequests) {
+  follow(program_);
+  ASSERT_TRUE(learn(program_));
+  (*loop_)->marks_requests(program_.pid(), true);
+  (*loop_)->poll_work(100us);
+  // Whatever was on its way has come once the agent has answered something later.
+  ASSERT_TRUE(attach(*loop_, program_));
+  loop_->observations.clear();
+  for (int round = 0; round < 10; ++round) program_.ask("run");
+  ASSERT_TRUE(shorten(*loop_));
+  EXPECT_THAT(loop_->observations, testing::IsEmpty());
 }
 
 }  // namespace
