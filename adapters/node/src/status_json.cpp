@@ -395,6 +395,24 @@ const history::decision* last_of(const history& past, group_id group, journal_ki
   return found == known->decisions.rend() ? nullptr : &*found;
 }
 
+/// What is seen of online work there, beyond that there is some.
+std::string seen_words(const picture& seen, const std::vector<gpu_id>& gpus) {
+  std::string text;
+  for (const gpu_picture& each : seen.gpus) {
+    if (std::ranges::find(gpus, each.id) == gpus.end()) continue;
+    std::string what;
+    if (each.online_waiting != 0)
+      what = fmt::format("{} submission{} not begun", each.online_waiting,
+                         each.online_waiting == 1 ? " has" : "s have");
+    else if (each.work == online_work::running)
+      what = "kernels run";
+    else if (each.work == online_work::consumed)
+      what = "its end cannot be seen";
+    if (!what.empty()) text += fmt::format("{}seen: {}", text.empty() ? " (" : "; ", what);
+  }
+  return text.empty() ? text : text + ")";
+}
+
 std::string held_sentence(const picture& seen, const group_picture& group, const history& past,
                           const wall_moment& now) {
   const auto* const by = last_of(past, group.id, journal_kind::held);
@@ -407,7 +425,7 @@ std::string held_sentence(const picture& seen, const group_picture& group, const
                         span_text(group.wanted_until - now.steady));
   const std::string work = past.online_work_on(gpus_of(group), now.steady);
   if (!work.empty()) {
-    text += ": " + work;
+    text += ": " + work + seen_words(seen, gpus_of(group));
   } else if (by != nullptr && !by->event.empty()) {
     text += "; cause: " + by->event;
   }

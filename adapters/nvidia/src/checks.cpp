@@ -138,9 +138,6 @@ std::vector<check> examine(const machine& here, const driver_options& how) {
   all.push_back(check_discovery(users, how.where));
   all.push_back(check_kcmp());
   all.push_back(check_rights(here));
-  all.push_back({"online work", verdict::note,
-                 "sluice sees the work of online programs only if they register as clients",
-                 "driver nvidia", "use the client library (adapters/client) in online programs"});
   return all;
 }
 
