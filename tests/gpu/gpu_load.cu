@@ -1,11 +1,13 @@
-// Loads for tests/gpu/nvidia.sh: kernels of a known length, offline ones without end and online
-// requests.
+// Loads for tests/gpu/nvidia.sh: kernels of a known length, offline ones without end, and online
+// requests with and without marks.
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,7 +19,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <climits>
@@ -32,6 +38,9 @@ constexpr char help[] =
     "                        [--memory MIB]\n"
     "       gpu_load online --kernels N --kernel-us T --rate R --pause-us T --seconds T\n"
     "                       [--device N] [--page FILE] [--mark LIBRARY]\n"
+    "       gpu_load serve --kernels N --kernel-us T --rate R [--device N]\n"
+    "       gpu_load mix --rate R [--device N]\n"
+    "       gpu_load rest --page FILE [--device N]\n"
     "\n"
     "calibrate prints the iterations that each kind of kernel makes in a microsecond (--rate); run "
     "it\n"
@@ -41,7 +50,12 @@ constexpr char help[] =
     "iterations each stream has made. SIGUSR1 executes the program anew.\n"
     "online makes requests, with pauses of half to one and a half times T between them, and "
     "prints\n"
-    "their latencies. --mark announces each request by libsluice_client.so.0.\n";
+    "their latencies. --mark announces each request by libsluice_client.so.0.\n"
+    "serve and mix make requests without marks: serve always the same, mix of several kinds. They\n"
+    "print the mean length of a request. A line 'T FILE' of the standard input starts requests at\n"
+    "random times, T microseconds apart on average. A line 'rest' ends them and writes FILE: the\n"
+    "kind of each request, its begin, when all was launched, and its end (CLOCK_MONOTONIC, ns).\n"
+    "rest makes a context, increments the generation in FILE, and then does nothing.\n";
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* form, ...) {
   va_list values;
@@ -431,6 +445,257 @@ int online(const options& chosen) {
   return 0;
 }
 
+std::int64_t now_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * std::int64_t{1000000000} + t.tv_nsec;
+}
+
+/// Of one request. A step sets `launched`, and what does not begin before it or end after it.
+struct times {
+  std::int64_t begin;
+  std::int64_t launched;
+  std::int64_t end;
+};
+struct step {
+  const char* name;
+  std::function<void(times&)> perform;
+};
+
+times timed(const step& which) {
+  times of{now_ns(), 0, 0};
+  which.perform(of);
+  if (of.end == 0) of.end = now_ns();
+  return of;
+}
+
+/// Lines of the standard input.
+class orders {
+ public:
+  /// \return false: none came until then. The end of the input ends the program.
+  bool next(std::int64_t until, std::string& line) {
+    for (;;) {
+      const auto end = read_.find('\n');
+      if (end != std::string::npos) {
+        line = read_.substr(0, end);
+        read_.erase(0, end + 1);
+        return true;
+      }
+      constexpr std::int64_t hour = std::int64_t{3600} * 1000000000;
+      const std::int64_t left = std::min(std::max<std::int64_t>(until - now_ns(), 0), hour);
+      const timespec limit{left / 1000000000, left % 1000000000};
+      pollfd input{STDIN_FILENO, POLLIN, 0};
+      if (ppoll(&input, 1, &limit, nullptr) <= 0) return false;
+      std::array<char, 512> bytes{};
+      const ssize_t got = read(STDIN_FILENO, bytes.data(), bytes.size());
+      if (got <= 0) std::exit(0);
+      read_.append(bytes.data(), static_cast<std::size_t>(got));
+    }
+  }
+
+ private:
+  std::string read_;
+};
+
+struct logged {
+  const char* name;
+  times of;
+};
+
+void write_log(const std::string& path, const std::vector<logged>& all) {
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) fail("cannot write %s: %s", path.c_str(), std::strerror(errno));
+  for (const logged& each : all)
+    std::fprintf(file, "%s %lld %lld %lld\n", each.name, static_cast<long long>(each.of.begin),
+                 static_cast<long long>(each.of.launched), static_cast<long long>(each.of.end));
+  if (std::fclose(file) != 0) fail("cannot write %s: %s", path.c_str(), std::strerror(errno));
+}
+
+/// Mean over the steps of the median length.
+double mean_length_us(const std::vector<step>& steps) {
+  double sum = 0;
+  for (const step& each : steps) {
+    for (int i = 0; i < 5; ++i) timed(each);
+    std::vector<std::int64_t> lengths;
+    for (int i = 0; i < 21; ++i) {
+      const times of = timed(each);
+      lengths.push_back(of.end - of.begin);
+    }
+    std::sort(lengths.begin(), lengths.end());
+    sum += static_cast<double>(lengths[lengths.size() / 2]) / 1e3;
+  }
+  return sum / static_cast<double>(steps.size());
+}
+
+/// Performs steps at random times, as the standard input orders.
+[[noreturn]] void obey(const std::vector<step>& steps) {
+  constexpr std::int64_t longest_backlog = 100000000;
+  prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  std::printf("{\"alone_us\": %.3f}\n", mean_length_us(steps));
+  std::fflush(stdout);
+  std::mt19937 random{1};
+  std::uniform_int_distribution<std::size_t> choose{0, steps.size() - 1};
+  orders input;
+  std::string line;
+  for (;;) {
+    while (!input.next(std::numeric_limits<std::int64_t>::max(), line)) {
+    }
+    const auto space = line.find(' ');
+    if (space == std::string::npos) fail("expected 'T FILE', got '%s'", line.c_str());
+    const std::string path = line.substr(space + 1);
+    std::exponential_distribution<double> pause{
+        1 / (1e3 * number("T", line.substr(0, space).c_str(), 1))};
+    std::vector<logged> all;
+    std::int64_t due = now_ns();
+    for (;;) {
+      due = std::max(due + static_cast<std::int64_t>(pause(random)), now_ns() - longest_backlog);
+      if (input.next(due, line)) break;
+      const step& which = steps[choose(random)];
+      all.push_back({which.name, timed(which)});
+    }
+    write_log(path, all);
+    std::printf("{\"requests\": %zu}\n", all.size());
+    std::fflush(stdout);
+  }
+}
+
+/// What the steps of a program work with.
+struct workplace {
+  explicit workplace(const options& chosen) : device(chosen.devices.front()), rate(chosen.rate) {
+    if (rate <= 0) fail("--rate is required");
+    CHECK(cudaSetDevice(device));
+    as = online_shape(device);
+    of = new_progress();
+    for (cudaStream_t* each : {&first, &second, &third})
+      CHECK(cudaStreamCreateWithFlags(each, cudaStreamNonBlocking));
+  }
+  void run(cudaStream_t in, double us) const {
+    launch(as, in, nullptr, of, std::max<std::uint64_t>(1, static_cast<std::uint64_t>(us * rate)),
+           1);
+  }
+
+  int device;
+  double rate;
+  shape as;
+  progress* of = nullptr;
+  cudaStream_t first = nullptr;
+  cudaStream_t second = nullptr;
+  cudaStream_t third = nullptr;
+};
+
+[[noreturn]] void serve(const options& chosen) {
+  if (chosen.kernel_us <= 0) fail("--kernel-us is required");
+  const workplace at{chosen};
+  obey({{"kernels", [&](times& of) {
+           for (int i = 0; i < chosen.kernels; ++i) at.run(at.first, chosen.kernel_us);
+           of.launched = now_ns();
+           CHECK(cudaStreamSynchronize(at.first));
+         }}});
+}
+
+/// The names are known to seeing.py.
+[[noreturn]] void mix(const options& chosen) {
+  constexpr std::size_t much = std::size_t{256} << 20U;
+  constexpr std::size_t some = std::size_t{8} << 20U;
+  constexpr std::size_t little = std::size_t{1} << 20U;
+  const workplace at{chosen};
+  char* memory = nullptr;
+  char* pinned = nullptr;
+  CHECK(cudaMalloc(&memory, much));
+  CHECK(cudaHostAlloc(&pinned, some, cudaHostAllocDefault));
+  std::vector<char> pageable(little, 1);
+  cudaEvent_t event = nullptr;
+  CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+  cudaGraph_t captured = nullptr;
+  cudaGraphExec_t graph = nullptr;
+  at.run(at.first, 1);  // Loads the kernel, which a capture may not.
+  CHECK(cudaStreamSynchronize(at.first));
+  CHECK(cudaStreamBeginCapture(at.first, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < 20; ++i) at.run(at.first, 100);
+  CHECK(cudaStreamEndCapture(at.first, &captured));
+  CHECK(cudaGraphInstantiateWithFlags(&graph, captured, 0));
+
+  const auto wait = [&](times& of, cudaStream_t in) {
+    of.launched = now_ns();
+    CHECK(cudaStreamSynchronize(in));
+  };
+  const auto whole_copy = [&](times& of, void* to, const void* from, cudaMemcpyKind kind) {
+    CHECK(cudaMemcpy(to, from, little, kind));
+    of.launched = now_ns();
+  };
+  obey({
+      {"kernel",
+       [&](times& of) {
+         at.run(at.first, 65);
+         wait(of, at.first);
+       }},
+      {"two_streams",
+       [&](times& of) {
+         at.run(at.first, 500);
+         at.run(at.second, 800);
+         wait(of, at.first);
+         CHECK(cudaStreamSynchronize(at.second));
+       }},
+      {"thread",
+       [&](times& of) {
+         std::thread{[&] {
+           CHECK(cudaSetDevice(at.device));
+           of.begin = now_ns();
+           at.run(at.third, 500);
+           wait(of, at.third);
+           of.end = now_ns();
+         }}.join();
+       }},
+      {"copy_in",
+       [&](times& of) {
+         CHECK(cudaMemcpyAsync(memory, pinned, some, cudaMemcpyHostToDevice, at.first));
+         wait(of, at.first);
+       }},
+      {"copy_out",
+       [&](times& of) {
+         CHECK(cudaMemcpyAsync(pinned, memory, some, cudaMemcpyDeviceToHost, at.second));
+         wait(of, at.second);
+       }},
+      {"pageable_in",
+       [&](times& of) { whole_copy(of, memory, pageable.data(), cudaMemcpyHostToDevice); }},
+      {"pageable_out",
+       [&](times& of) { whole_copy(of, pageable.data(), memory, cudaMemcpyDeviceToHost); }},
+      {"memset",
+       [&](times& of) {
+         CHECK(cudaMemsetAsync(memory, 1, much, at.first));
+         wait(of, at.first);
+       }},
+      {"memset_4",
+       [&](times& of) {
+         CHECK(cudaMemsetAsync(memory, 1, 4, at.second));
+         wait(of, at.second);
+       }},
+      {"graph",
+       [&](times& of) {
+         CHECK(cudaGraphLaunch(graph, at.first));
+         wait(of, at.first);
+       }},
+      {"event",
+       [&](times& of) {
+         at.run(at.first, 500);
+         CHECK(cudaEventRecord(event, at.first));
+         of.launched = now_ns();
+         CHECK(cudaEventSynchronize(event));
+       }},
+  });
+}
+
+[[noreturn]] void rest(const options& chosen) {
+  if (chosen.page.empty()) fail("rest: --page is required");
+  volatile std::uint64_t* const page = map_page(chosen.page);
+  CHECK(cudaSetDevice(chosen.devices.front()));
+  progress* const of = new_progress();
+  launch(online_shape(chosen.devices.front()), nullptr, nullptr, of, 1, 1);
+  CHECK(cudaDeviceSynchronize());
+  page[generation] = page[generation] + 1;
+  for (;;) pause();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -440,11 +705,15 @@ int main(int argc, char** argv) {
     std::fputs(help, stdout);
     return 0;
   }
-  if (what != "calibrate" && what != "offline" && what != "online") {
+  const std::array<std::string, 6> known{"calibrate", "offline", "online", "serve", "mix", "rest"};
+  if (std::find(known.begin(), known.end(), what) == known.end()) {
     std::fputs(help, stderr);
     return 2;
   }
   const options chosen = read_options(argc, argv);
+  if (what == "serve") serve(chosen);
+  if (what == "mix") mix(chosen);
+  if (what == "rest") rest(chosen);
   if (what == "calibrate") return calibrate(chosen);
   return what == "offline" ? offline(chosen) : online(chosen);
 }

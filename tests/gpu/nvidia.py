@@ -28,6 +28,8 @@ import tempfile
 import threading
 import time
 
+import seeing as analysis
+
 HERE = pathlib.Path(__file__).resolve().parent
 # How long parts of a test may take that have no documented bound. Long, so that a busy machine fails no test.
 PATIENCE = 30
@@ -238,8 +240,12 @@ class Load:
 class Daemon:
     """`sluice run` in mode enforce, with its files in a new directory."""
 
-    def __init__(self, context, slice_="100us", quantum=None):
+    def __init__(self, context, slice_="100us", quantum=None, policy=None, scheduler="", record=""):
         self.context = context
+        policy = policy or f'''name = "fixed_timeslice"
+slice = "{slice_}"
+release = "client_done"
+{f'offline_quantum = "{quantum}"' if quantum else ''}'''
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="run.", dir=context.scratch))
         self.client = None
         self.stopped = False
@@ -249,20 +255,20 @@ mode = "enforce"
 driver = "{context.driver}"
 directory = "{self.directory}"
 jobs = ""
+record = "{record}"
 [scheduler]
 attach_after = "50ms"
 attach_at_latest = "200ms"
 max_suspend = "60s"
 max_busy = "60s"
 offline_floor = 0.0
+{scheduler}
 [policy]
-name = "fixed_timeslice"
-slice = "{slice_}"
-release = "client_done"
-{f'offline_quantum = "{quantum}"' if quantum else ''}
+{policy}
 [roles]
 store = ""
-environment = [{{ when = "SLUICE_TEST_ROLE=offline", role = "offline" }}]
+environment = [{{ when = "SLUICE_TEST_ROLE=offline", role = "offline" }},
+               {{ when = "SLUICE_TEST_ROLE=online", role = "online" }}]
 """, encoding="utf-8")
         self.environment = {**context.environment, "SLUICE_DIRECTORY": str(self.directory),
                             "SLUICE_CLIENT_SOCKET": str(self.directory / "clients.sock")}
@@ -352,6 +358,46 @@ environment = [{{ when = "SLUICE_TEST_ROLE=offline", role = "offline" }}]
             raise Failure(problem)
 
 
+class Server:
+    """An online program that marks no requests, and makes them as lines of its standard input order."""
+
+    def __init__(self, context, name, command):
+        self.name = name
+        self.log = context.log(name)
+        self.process = subprocess.Popen(list(map(str, command)), bufsize=0, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=self.log, preexec_fn=die_with_parent,
+                                        env={**context.environment, "SLUICE_TEST_ROLE": "online"})
+        self.pid = self.process.pid
+        context.servers.append(self)
+        self.alone_us = self.answer(4 * PATIENCE)["alone_us"]
+
+    def answer(self, limit=PATIENCE):
+        if not select.select([self.process.stdout], [], [], limit)[0]:
+            raise Failure(f"{self.name} did not answer within {limit:g} s")
+        line = self.process.stdout.readline()
+        if not line:
+            self.log.flush()
+            text = pathlib.Path(self.log.name).read_text(errors="replace")
+            raise Failure(f"{self.name} ended with code {self.process.wait(PATIENCE)}: {last_line(text)}")
+        return json.loads(line)
+
+    def start(self, load, log):
+        """Starts requests at random times. load: the share of time that they take when alone."""
+        self.process.stdin.write(f"{self.alone_us / load:.3f} {log}\n".encode())
+
+    def rest(self):
+        """Ends the requests; their log is complete then."""
+        self.process.stdin.write(b"rest\n")
+        return self.answer()["requests"]
+
+    def stop(self):
+        self.process.kill()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise Failure(f"{self.name} (process {self.pid}) did not end within {PATIENCE} s of SIGKILL") from error
+
+
 class Context:
     """What the parts share, and what must be gone at the end of each part."""
 
@@ -372,7 +418,7 @@ class Context:
         self.part = ""
         self.number = 0
         self.result = None
-        self.loads, self.daemons, self.others, self.files = [], [], [], []
+        self.loads, self.servers, self.daemons, self.others, self.files = [], [], [], [], []
 
     def file(self, name, size):
         path = f"/dev/shm/sluice-gpu.{os.getpid()}.{self.number}.{name}"
@@ -410,6 +456,12 @@ class Context:
         made.wait_moving()
         return made
 
+    def resting(self):
+        """An offline program that has a context and submits nothing."""
+        made = Load(self, "resting", [self.load, "rest"], role="offline")
+        wait_until(lambda: made.check_alive() or made.generation() > 0, 4 * PATIENCE, "start of the resting program")
+        return made
+
     def suspend(self, pid):
         made = subprocess.Popen([self.sluice, "suspend", "--driver", self.driver, "--json", str(pid)],
                                 env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -429,7 +481,7 @@ class Context:
                     process.kill()
                     process.wait()
                     problems.append(f"process {process.pid} did not end within {PATIENCE} s of SIGTERM")
-        for each in [*self.daemons, *self.loads]:
+        for each in [*self.daemons, *self.servers, *self.loads]:
             try:
                 each.stop()
             except Failure as error:
@@ -437,14 +489,14 @@ class Context:
         for path in self.files:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        self.loads, self.daemons, self.others, self.files = [], [], [], []
+        self.loads, self.servers, self.daemons, self.others, self.files = [], [], [], [], []
         return problems
 
     def drop(self, *what):
         """Ends loads and daemons in the middle of a part."""
         for each in what:
             each.stop()
-            (self.daemons if each in self.daemons else self.loads).remove(each)
+            next(kind for kind in (self.daemons, self.servers, self.loads) if each in kind).remove(each)
 
     # What a part reports.
     def say(self, text):
@@ -865,6 +917,208 @@ def series(on, name, loads, one_gpu=False):
     on.drop(*loads)
 
 
+LINGER_MS = 1
+POLLING = f'''name = "pointer_polling"
+fast = "100us"
+slow = "1ms"
+linger = "{LINGER_MS}ms"'''
+COLUMNS = {"n": "requests", "missed": "missed", "blind": "ends unseen", "wrong": "wrong ends",
+           "pauses": "ends in pauses", "begin_seen": "begin to seen", "suspend": "to suspend", "end_seen": "end to seen",
+           "resume": "to resume"}
+
+
+def processor_time(pid):
+    """Seconds of processor time of a process, and of its thread that looks at online work."""
+    def of(directory):
+        fields = (directory / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    process = pathlib.Path(f"/proc/{pid}")
+    thread = 0.0
+    for task in (process / "task").iterdir():
+        with contextlib.suppress(OSError):
+            if (task / "comm").read_text(encoding="utf-8").strip() == "sluice-follow":
+                thread += of(task)
+    return of(process), thread
+
+
+def load_of_agent(daemon, seconds):
+    """% of a core that the agent and its thread take from now on."""
+    agent = daemon.agent()
+    if agent is None:
+        raise Failure("the owner lock names no running agent")
+    start, before = now(), processor_time(agent)
+    time.sleep(seconds)
+    after, took = processor_time(agent), now() - start
+    return [100 * (b - a) / took for a, b in zip(before, after)]
+
+
+def wait_end_seen(path, pid, limit):
+    """Waits until a recording contains that all work of a process has finished. Returns whether that came."""
+    until = now() + limit
+    rest = b""
+    with open(path, "rb") as file:
+        while now() < until:
+            *lines, rest = (rest + file.read()).split(b"\n")
+            if any(b'"pointers_seen"' in line and b'"pid":%d,' % pid in line and b'"work":"finished"' in line
+                   for line in lines):
+                return True
+            time.sleep(0.02)
+    return False
+
+
+def see_requests(on, name, server, loads, seconds, offline, resting):
+    """Lets a daemon look at requests of each load. Returns figures of each load, and the agent's load at rest."""
+    recording = on.scratch / "recording"
+    daemon = Daemon(on, policy=POLLING, record=recording)
+    daemon.wait_attached(*offline)
+    series = []
+    for load in loads:
+        log = on.scratch / f"requests.{load}"
+        server.start(load, log)
+        if not series:
+            if not wait_end_seen(recording, server.pid, 10):
+                on.note(f"{name}: the end of work was not seen within 10 s")
+            time.sleep(1)  # More of its words become known.
+        since = time.monotonic_ns()
+        took = load_of_agent(daemon, seconds)
+        until = time.monotonic_ns()
+        server.rest()
+        series.append((load, log, since, until, took))
+        time.sleep(0.1)
+    at_rest = None
+    if resting:
+        time.sleep(1.5)  # The policy expects more work for 1 s.
+        at_rest = load_of_agent(daemon, 10)
+    on.drop(daemon)
+    with open(recording, encoding="utf-8") as file:
+        seen = analysis.read_recording(file, server.pid)
+    os.unlink(recording)
+    if seen.lost:
+        on.problem(f"{name}: the recording lost {seen.lost} lines")
+    cases = []
+    for load, log, since, until, took in series:
+        requests = analysis.read_log(log.read_text(encoding="utf-8").splitlines())
+        os.unlink(log)
+        by_kind = analysis.analyse(seen, requests, since, until, LINGER_MS * analysis.MS)
+        case = analysis.figures(analysis.merged(by_kind, analysis.SLOW_TO_SUBMIT))
+        case.update({"name": f"{name}, {100 * load:.0f} %", "agent": took[0], "agent_thread": took[1]})
+        if len(by_kind) > 1:
+            case["kinds"] = {kind: analysis.figures(of) for kind, of in sorted(by_kind.items())}
+        cases.append(case)
+        if case["n"] == 0:
+            on.problem(f"{case['name']}: the program made no requests")
+    return cases, at_rest
+
+
+def see_client(on, name, server, load, seconds, offline):
+    """With see_unmarked, the requests of a program are those of a client."""
+    log = on.scratch / "requests"
+    daemon = Daemon(on, scheduler="see_unmarked = true")
+    daemon.wait_attached(*offline)
+    server.start(load, log)
+    client = f"process {server.pid} (seen)"
+
+    def registered():
+        status = daemon.status() or {"clients": []}
+        return any(each["name"] == client for each in status["clients"])
+
+    try:
+        wait_until(lambda: daemon.check_alive() or registered(), PATIENCE, f"client '{client}' in sluice status")
+        time.sleep(1)
+        begins = daemon.status()["statistics"]["begins"]
+        since = time.monotonic_ns()
+        time.sleep(seconds)
+        until = time.monotonic_ns()
+        begins = daemon.status()["statistics"]["begins"] - begins
+    except Failure as error:
+        on.problem(f"{name}: {error}")
+        return
+    finally:
+        server.rest()
+        on.drop(daemon)
+    requests = analysis.read_log(log.read_text(encoding="utf-8").splitlines())
+    os.unlink(log)
+    made = sum(since <= each.begin < until for each in requests)
+    on.figure(f"seeing: {name}: begins of the client / requests", [begins, made], "")
+    if not 0.8 * made <= begins <= 1.2 * made + 1:
+        on.note(f"MISSED: {name}: {begins} begins of the client, but {made} requests")
+
+
+def seeing(on):
+    """what online programs without marks submit and finish is seen in time"""
+    serve = [on.load, "serve", "--rate", on.rates["online"], "--kernels"]
+    every = (0.1, 0.3, 0.6)
+    # Name, command, loads with --quick, and seconds of each load then.
+    kinds = [("1 kernel of 65 us", [*serve, 1, "--kernel-us", 65], (0.1, 0.6), 1.5),
+             ("mix", [on.load, "mix", "--rate", on.rates["online"]], (0.1, 0.6), 2.5),
+             ("20 kernels of 0.5 ms", [*serve, 20, "--kernel-us", 500], (0.3,), 3)]
+    if on.torch:
+        kinds += [(f"PyTorch {how}", [sys.executable, HERE / "serve.py", how], (0.3,), 2.5)
+                  for how in ("graph", "eager")]
+    else:
+        on.note("without PyTorch: its two kinds were not tested")
+    cases, at_rest = [], {}
+    on.result["cases"] = cases
+    resting = on.resting()
+    for name, command, loads, seconds in kinds:
+        if on.quick and on.deadline - now() < 30:
+            on.note(f"no time was left for {name}")
+            continue
+        on.say(name)
+        loads, seconds = (loads, seconds) if on.quick else (every, 6)
+        server = Server(on, name.replace(" ", "-"), command)
+        on.say(f"{name}: a request takes {server.alone_us:.0f} us alone")
+        for mode in ("alone", "beside"):
+            if on.deadline - now() < 15 + len(loads) * (seconds + 1):
+                on.note(f"no time was left for {name}, {mode}")
+                continue
+            offline = [resting] if mode == "alone" else [resting, on.offline(streams=1)]
+            rests = mode == "alone" and (not on.quick or name == "mix")
+            made, took = see_requests(on, f"{name}, {mode}", server, loads, seconds, offline, rests)
+            cases += made
+            for case in made:
+                print(f"  {case['name']}: " + ", ".join(f"{text} {analysis.cell(case[key])}"
+                                                       for key, text in COLUMNS.items()), flush=True)
+            if took:
+                at_rest[name] = took
+                on.figure(f"seeing: agent beside {name} at rest / its thread", took, "% of a core")
+            on.drop(*offline[1:])
+        if name == "20 kernels of 0.5 ms" and on.deadline - now() > 20:
+            see_client(on, "fixed_timeslice with see_unmarked, 20 kernels of 0.5 ms, 30 %", server, 0.3,
+                       2 if on.quick else 6, [resting])
+        on.drop(server)
+    on.drop(resting)
+    show_seen(on, cases, at_rest)
+
+
+def show_seen(on, cases, at_rest):
+    rows = [["delays: p50/p99 in us", *COLUMNS.values(), "agent %"]]
+    for case in cases:
+        for title, of in [(case["name"], case), *((f"  {kind}", of) for kind, of in case.get("kinds", {}).items())]:
+            rows.append([title, *(analysis.cell(of[key]) for key in COLUMNS),
+                         f"{of['agent']:.1f}" if "agent" in of else ""])
+    print("\n".join(analysis.table(rows)), flush=True)
+    for case in cases:
+        name = f"seeing: {case['name']}"
+        on.figure(f"{name}: requests / missed / wrong ends", [case["n"], case["missed"], case["wrong"]], "")
+        for what, keys in (("begin to seen / suspend", ("begin_seen", "suspend")),
+                           ("end to seen / resume", ("end_seen", "resume"))):
+            measured = [case[key]["p99"] for key in keys if case[key]["n"]]
+            if len(measured) == 2:
+                on.figure(f"{name}: {what}, p99", measured, "us")
+    on.result["bounds"] = analysis.bounds(cases, [each[0] for each in at_rest.values()])
+    for bound in on.result["bounds"]:
+        value = "not measured" if bound["value"] is None else f"{bound['value']:g} {bound['unit']}".strip()
+        text = f"{bound['name']}: {value}; the bound is {bound['limit']:g} {bound['unit']}".strip()
+        if bound["kept"]:
+            on.say(f"kept: {text}")
+        elif bound["name"] in ("requests missed", "wrong ends"):
+            on.problem(text)
+        else:
+            on.note(f"MISSED: {text}")
+
+
 def accept(on):
     """sluice accept, if it knows the driver"""
     if not on.takes_driver("accept"):
@@ -878,7 +1132,7 @@ def accept(on):
         raise Failure(f"sluice accept ended with code {done.returncode}: {last_line(done.stdout or done.stderr)}; see {report}")
 
 
-PARTS = {each.__name__: each for each in (doctor, queues, hold, table, faults, several, accept)}
+PARTS = {each.__name__: each for each in (doctor, queues, hold, table, faults, several, seeing, accept)}
 
 
 class OutOfTime(BaseException):
@@ -955,12 +1209,12 @@ def run(chosen):
             return 2
         document["iterations_per_us"] = on.rates = json.loads(done.stdout)
         names = chosen.parts or list(PARTS)
-        if not {"queues", "hold"}.isdisjoint(names):
+        if not {"queues", "hold", "seeing"}.isdisjoint(names):
             document["pytorch"] = on.torch = subprocess.run(
                 [sys.executable, "-c", "import torch; assert torch.cuda.is_available()"], env=on.environment,
                 capture_output=True, check=False).returncode == 0
             if not on.torch:
-                print("PyTorch cannot be imported, or sees no GPU: the parts queues and hold test a CUDA program only")
+                print("PyTorch cannot be imported, or sees no GPU: the parts queues, hold and seeing test CUDA programs only")
         for name in names:
             document["parts"][name] = run_part(on, name, 120 if chosen.quick else 480)
             file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

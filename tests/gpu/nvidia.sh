@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/nvidia.sh [--bundle DIR] [--quick] [PART...]
 # Test sluice on this machine's NVIDIA GPUs. The GPUs must be unused. Run it as root.
-# PART: doctor, queues, hold, table, faults, several, accept. Without PART, run all of them.
+# PART: doctor, queues, hold, table, faults, several, seeing, accept. Without PART, run all
+# of them.
 #   --bundle DIR  Use an unpacked portable archive (bin, lib, include). Default: the release build, or SLUICE_BIN
 #   --quick       Run each part for at most 2 minutes instead of 8
 # The script writes a JSON file and logs to $OUT, or else to ./nvidia-results. tests/gpu/nvidia.py report FILE... prints
@@ -24,7 +25,7 @@ quick=()
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     --bundle)
       [ $# -gt 1 ] || unable "--bundle: the folder is missing"
       bundle=$(cd "$2" 2>/dev/null && pwd) || unable "--bundle: cannot open the folder $2"
@@ -44,7 +45,7 @@ fi
 library=$(dirname "$bin")/lib/libsluice_client.so.0
 for part in ${parts[@]+"${parts[@]}"}; do
   case $part in
-    doctor | queues | hold | table | faults | several | accept) ;;
+    doctor | queues | hold | table | faults | several | seeing | accept) ;;
     *) unable "unknown part '$part' (see --help)" ;;
   esac
 done
@@ -71,7 +72,7 @@ revision=${SLUICE_REVISION:-$(git -c safe.directory='*' -C "$top" rev-parse --sh
 out=${OUT:-nvidia-results}
 mkdir -p "$out" || unable "cannot create $out"
 load=$out/gpu_load
-"$nvcc" -std=c++17 -O2 "-arch=${SLUICE_CUDA_ARCH:-native}" -I "$include" "$here/gpu_load.cu" -o "$load" -ldl ||
+"$nvcc" -std=c++17 -O2 "-arch=${SLUICE_CUDA_ARCH:-native}" -I "$include" "$here/gpu_load.cu" -o "$load" -ldl -lpthread ||
   unable "nvcc cannot compile gpu_load.cu; for another GPU than this machine's, set SLUICE_CUDA_ARCH, such as sm_90"
 exec python3 -B "$here/nvidia.py" run --bin "$bin" --library "$library" --load "$load" --out "$out" \
   --revision "${revision:-unknown}" ${quick[@]+"${quick[@]}"} ${parts[@]+"${parts[@]}"}

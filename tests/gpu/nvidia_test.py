@@ -2,7 +2,7 @@
 """usage: nvidia_test.py [WORK_DIR]
 
 Checks what of the tests on NVIDIA GPUs can be checked without a GPU: the scripts compile, they refuse wrong options and
-machines without a driver, and `report` merges results. Where nvcc is installed, the loads are compiled, too. README.md
+machines without a driver, `report` merges results, and seeing.py compares a recording with a log. Where nvcc is installed, the loads are compiled, too. README.md
 beside this file has the commands."""
 
 import json
@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+import seeing
 
 HERE = pathlib.Path(__file__).resolve().parent
 failures = []
@@ -41,6 +43,106 @@ def report(folder, *documents):
     return done, {row[0]: row[1:] for row in rows}
 
 
+BASE = 5000000000  # Of the recordings' clock, ns.
+
+
+def recorded(*entries):
+    """A recording: entries are (t in us, fields)."""
+    first = {"t": 0, "is": "recording", "version": 2, "clock_ns": BASE}
+    lines = [first, *({"t": t * seeing.US, **fields} for t, fields in entries)]
+    return [json.dumps(line, separators=(",", ":")) + "\n" for line in lines]
+
+
+def looked(t, work=None, count=0, pid=7, gpu=1, taken_later=10):
+    fields = {"is": "seen", "source": 31, "what": "pointers_seen", "pid": pid, "start": 9, "gpu": gpu}
+    fields.update({"work": work} if work else {}, **({"count": count} if count else {}))
+    return t + taken_later, {**fields, "at": t * seeing.US}
+
+
+def handed(t, kind, **more):
+    return t, {"is": "batch", "id": t, "process": 1, "gpu": 1, "kind": kind, "queues": [0], **more}
+
+
+def compared(entries, log, since=0, linger_us=1000):
+    """Figures of a recording and of lines (kind, begin, launched, end in us)."""
+    lines = [f"{kind} " + " ".join(str(BASE + t * seeing.US) for t in each) for kind, *each in log]
+    return seeing.analyse(seeing.read_recording(recorded(*entries), 7), seeing.read_log(lines), BASE + since * seeing.US,
+                          BASE + 10 ** 12, linger_us * seeing.US)
+
+
+def check_seeing():
+    # Two requests as they should be seen, with a hold for each.
+    good = [looked(100, "finished"), looked(1050, "waiting", 1), handed(1090, "suspend"), looked(1150, "running"),
+            looked(3080, "finished"), handed(4100, "resume"), looked(10120, "running", 2), handed(10140, "suspend"),
+            looked(12300, "finished"), handed(13350, "resume")]
+    log = [("kernels", 1000, 1010, 3000), ("kernels", 10000, 10010, 12000), ("kernels", 90000, 90010, 90020)]
+    found = compared([*good, looked(90100, "finished", 1)], log)["kernels"]
+    expected = {"n": 3, "missed": 0, "blind": 0, "gapless": 3, "wrong": 0, "pauses": 0,
+                "begin_seen": [60, 130, 110], "suspend": [90, 140], "end_seen": [90, 310], "resume": [100, 350]}
+    check(found == expected, f"seen requests: {found}")
+    shown = seeing.figures(seeing.merged({"kernels": found}))
+    check(shown["begin_seen"] == {"n": 3, "p50": 110, "p99": 130} and shown["n"] == 3, f"figures: {shown}")
+    check(seeing.cell(shown["begin_seen"]) == "110/130" and seeing.cell(0) == "0", "cells")
+    # Requests before `since` do not count, and those of other programs do not show.
+    found = compared([*good, looked(90100, "finished", 1)], log, since=80000)["kernels"]
+    check(found["n"] == 1 and found["missed"] == 0, f"since: {found}")
+    found = compared([*good, looked(90100, "finished", 1, pid=77)], log)["kernels"]
+    check(found["missed"] == 1, f"another program: {found}")
+    # Missed: nothing comes, or too late. Not missed: it was under way before.
+    check(compared(good, log)["kernels"]["missed"] == 1, "a missed request")
+    check(compared([*good, looked(90321, "finished", 1)], log)["kernels"]["missed"] == 1, "a late sight")
+    check(compared([*good, looked(90319, "finished", 1)], log)["kernels"]["missed"] == 0, "a sight in time")
+    back_to_back = [("kernels", 1000, 1010, 3000), ("kernels", 3010, 3020, 3090)]
+    found = compared([looked(1050, "waiting", 1), looked(3300, "finished")], back_to_back)["kernels"]
+    check(found["missed"] == 0 and len(found["begin_seen"]) == 0, f"back to back: {found}")
+    # While ends are not seen, reports are rarer.
+    found = compared([looked(10, "consumed", 3), looked(1800, "consumed", 1)], [("kernels", 900, 910, 1000)])["kernels"]
+    check(found["missed"] == 0 and found["blind"] == 1 and found["begin_seen"] == [], f"blind: {found}")
+    # A wrong end, of a kind without pauses and of one with them.
+    wrong = [looked(100, "finished"), looked(1050, "running", 1), looked(2000, "finished"), looked(2100, "running"),
+             looked(3100, "finished")]
+    for kind, key in (("kernels", "wrong"), ("eager", "pauses")):
+        found = compared(wrong, [(kind, 1000, 1010, 3000)])[kind]
+        check([found["wrong"], found["pauses"]] == [int(key == "wrong"), int(key == "pauses")], f"{key}: {found}")
+    # Neither right after the last launch nor right before the end.
+    near = [looked(100, "finished"), looked(1040, "finished", 1), looked(1100, "running"), looked(2910, "finished")]
+    found = compared(near, [("kernels", 1000, 1010, 3000), ("kernels", 9000, 9010, 9020)])["kernels"]
+    check(found["wrong"] == 0 and found["end_seen"] == [0], f"near: {found}")
+    # An end that is not seen counts up to the next request; one with a request right after it does not count.
+    late = [looked(100, "finished"), looked(1050, "running", 1)]
+    log = [("kernels", 1000, 1010, 3000), ("kernels", 9000, 9010, 9100), ("kernels", 9200, 9210, 9300)]
+    found = compared(late, log)["kernels"]
+    check(found["end_seen"] == [6000], f"an end that is not seen: {found}")
+    # Several GPUs: work on one of them is work. Refused batches, other lines and a cut end do not count.
+    lines = recorded(looked(1, "running", 1, gpu=1), looked(2, "finished", gpu=2), looked(3, "finished", gpu=1),
+                     handed(5, "suspend", error=5), (6, {"is": "turn"}), (7, {"is": "gap", "count": 3}),
+                     (8, {"is": "client", "id": 1, "name": "process 7 (seen)"}))
+    read = seeing.read_recording([*lines, lines[1][:-9]], 7)
+    check([each.work for each in read.seen] == ["running", "running", "finished"], f"several GPUs: {read}")
+    check(read.batches == [] and read.lost == 3 and read.clients == ["process 7 (seen)"], f"other lines: {read}")
+    check(read.seen[0] == seeing.Seen(BASE + seeing.US, BASE + 11 * seeing.US, "running", 1), f"times: {read}")
+    # Delays of kinds that work on the host first do not count.
+    parts = {kind: {"n": 1, "missed": 0, "blind": 0, "gapless": 0, "wrong": 0, "pauses": 0, "begin_seen": [delay],
+                    "suspend": [delay], "end_seen": [5], "resume": []} for kind, delay in (("a", 1), ("b", 900))}
+    total = seeing.merged(parts, {"b"})
+    check(total["n"] == 2 and total["begin_seen"] == [1] and total["suspend"] == [1] and total["end_seen"] == [5, 5],
+          f"merged: {total}")
+    # Bounds.
+    def case(missed=0, wrong=0, begin=100, end=100, n=1000):
+        delay = lambda p99: {"n": n, "p50": 50, "p99": p99}
+        return {"missed": missed, "wrong": wrong, "gapless": 1000, "begin_seen": delay(begin), "suspend": delay(begin),
+                "end_seen": delay(end), "resume": {"n": 0, "p50": None, "p99": None}}
+    def kept(*given):
+        return [each["kept"] for each in seeing.bounds(*given)]
+    check(kept([case(wrong=1), case()], [5]) == [True] * 5, "bounds that are kept")
+    check(kept([case(), case(1, 3, 201, 301)], [1, 5.1]) == [False] * 5, "bounds that are missed")
+    check(kept([], []) == [False] * 5, "bounds that were not measured")
+    check(kept([case(begin=900, end=900, n=19), case()], [0]) == [True] * 5, "too few delays for a p99")
+    rows = seeing.table([["a", "bb"], ["ccc", "d"]])
+    check(rows == ["a    bb", "ccc   d"], f"table: {rows}")
+
+
+check_seeing()
 for script in HERE.glob("*.py"):
     compile(script.read_text(encoding="utf-8"), script, "exec")
 check(run("bash", "-n", HERE / "nvidia.sh").returncode == 0, "bash -n nvidia.sh")
@@ -84,7 +186,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     nvcc = shutil.which("nvcc")
     if nvcc:
         done = run(nvcc, "-std=c++17", "-arch=sm_90", "-Werror=all-warnings", "-I", HERE / "../../adapters/client/include",
-                   HERE / "gpu_load.cu", "-o", folder / "gpu_load", "-ldl")
+                   HERE / "gpu_load.cu", "-o", folder / "gpu_load", "-ldl", "-lpthread")
         check(done.returncode == 0, f"nvcc: {done.stdout}{done.stderr}")
         check(done.returncode != 0 or "usage: gpu_load" in run(folder / "gpu_load", "--help").stdout, "gpu_load --help")
     else:
