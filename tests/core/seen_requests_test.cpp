@@ -180,12 +180,12 @@ TEST_F(SeenRequests, OfAGangCountOnAllOfItsGpus) {
 
 // Nothing is looked at where that is of no use.
 TEST_F(SeenRequests, AreLookedForWhileSomethingIsOffline) {
-  EXPECT_EQ(bench.core->pointer_interval(), 1ms);
+  EXPECT_EQ(bench.core->pointer_interval(), 2ms);
   see(online_work::waiting, 1);
   EXPECT_EQ(bench.core->pointer_interval(), 100us);
   see(online_work::finished);
   bench.run_for(2s);
-  EXPECT_EQ(bench.core->pointer_interval(), 1ms);
+  EXPECT_EQ(bench.core->pointer_interval(), 2ms);
   see(online_work::waiting, 1);
   ASSERT_EQ(in_flight(), 1U);
   bench.see_kind(observation_kind::process_gone, training);

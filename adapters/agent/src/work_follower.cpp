@@ -22,6 +22,8 @@ using namespace std::chrono_literals;
 
 /// However often the host asks for a look.
 constexpr duration least_interval = 50us;
+/// Between two looks at a process: others get their turn, and a host that takes the reports.
+constexpr duration least_pause = 20us;
 /// Submissions to a GPU that has work anyway are told no more often than this.
 constexpr duration least_report = 1ms;
 
@@ -133,7 +135,8 @@ time_point work_follower::look(time_point now) {
       }
       tell(*each, now);
       now = clock::now();
-      each->due = now + std::max(each->every, least_interval);
+      // From look to look, but with a pause where looks take long.
+      each->due = std::max(each->due + std::max(each->every, least_interval), now + least_pause);
     }
     next = std::min(next, each->due);
     ++each;

@@ -31,12 +31,14 @@ constexpr std::uint64_t largest_searched = 16U << 20U;
 constexpr std::size_t most_pages = 16;
 constexpr std::size_t most_records = 2048;
 constexpr std::size_t most_userds = 512;
-constexpr duration in_use = 1s;
+constexpr duration in_use = 2s;
 /// Between two searches; it doubles while they are in vain.
 constexpr duration shortest_pause = 1s;
 constexpr duration longest_pause_of_searches = 8s;
 /// Channels not in use that a look reads all the same.
-constexpr std::size_t in_turn = 12;
+constexpr std::size_t in_turn = 1;
+/// Every which look reads a page that has no channel's record.
+constexpr std::uint64_t looks_at_others = 16;
 /// The GPU's time is the system's, or was when the driver was loaded.
 constexpr duration longest_uptime = std::chrono::hours{24 * 1000};
 
@@ -174,7 +176,11 @@ void channel_words::search_on(const words_reader& read) {
 void channel_words::read_records(const words_reader& read) {
   for (record& each : records_) each.moved = 0;
   std::array<std::uint32_t, page_words> now;
+  ++look_;
   for (page& each : pages_) {
+    // One without a channel's record may be anything.
+    if (!each.taken && all_matched_ && (look_ + each.at / page_bytes) % looks_at_others != 0)
+      continue;
     if (!read(each.at, now) || now == each.words) continue;
     std::swap(each.words, now);
     for (std::size_t slot = 0; slot < each.records.size(); ++slot) {
@@ -238,6 +244,8 @@ void channel_words::match(channel& which) {
     return;
   which.record = std::ranges::find_if(which.candidates, has(enough_hits))->record;
   records_[*which.record].taken = true;
+  for (page& each : pages_)
+    each.taken = each.taken || each.at == records_[*which.record].at / page_bytes * page_bytes;
   which.candidates.clear();
   which.may_run = false;
 }
@@ -292,6 +300,9 @@ void channel_words::look(const words_reader& read, time_point now) {
     broken_ = broken_ || ++mismatches_ >= most_mismatches;
   }
   if (!channels_.empty()) turn_ = (turn_ + in_turn) % channels_.size();
+  all_matched_ = std::ranges::all_of(channels_, [](const channel& each) {
+    return each.record.has_value() || each.submitted == 0;
+  });
   // A channel that is not known yet, or is used for the first time.
   const bool any =
       std::ranges::any_of(channels_, [](const channel& each) { return each.record.has_value(); });

@@ -75,6 +75,7 @@ class channel_words {
   struct page {
     std::uint64_t at = 0;
     std::uint64_t mapping = 0;
+    bool taken = false;  ///< It has a channel's record.
     std::array<std::uint32_t, page_words> words{};
     std::array<std::int32_t, page_words / 4> records{};  ///< -1: none.
   };
@@ -100,6 +101,8 @@ class channel_words {
   std::vector<record> records_;
   std::vector<page> pages_;
   std::vector<std::uint64_t> pages_at_;
+  std::uint64_t look_ = 0;
+  bool all_matched_ = false;     ///< Each channel that has moved has a record.
   std::size_t turn_ = 0;         ///< Of channels that are read in turn.
   std::uint32_t entries_ = 256;  ///< Of a ring, at least: a power of two.
   time_point searched_{};

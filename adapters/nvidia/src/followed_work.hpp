@@ -3,7 +3,6 @@
 /// An online process whose work the agent looks at.
 
 #include "address_space.hpp"
-#include "address_space.hpp"
 #include "work_view.hpp"
 
 #include <sys/types.h>

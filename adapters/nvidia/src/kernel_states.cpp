@@ -112,7 +112,7 @@ void kernel_states::follow(page& which, const std::array<std::uint32_t, page_wor
   }
 }
 
-bool kernel_states::look(const words_reader& read) {
+bool kernel_states::look(const words_reader& read, bool whole) {
   moved_ = false;
   run_ = false;
   std::array<std::uint32_t, page_words> now;
@@ -127,7 +127,11 @@ bool kernel_states::look(const words_reader& read) {
       run_ = run_ || ((sure || each.behaved[word] >= proof) && (now[word] & state_mask) == running);
     if (!had && each.has_words && !before_.empty()) add(each.at);
   }
-  return !searches() || search_on(read);
+  while (searches()) {
+    if (!search_on(read)) return false;
+    if (!whole) break;
+  }
+  return true;
 }
 
 }  // namespace sluice::nvidia

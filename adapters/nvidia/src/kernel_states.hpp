@@ -27,8 +27,11 @@ class kernel_states {
   /// This page has words of another kind.
   void leave_out(std::uint64_t page);
   /// Reads what is known, and searches on while a search is wanted.
+  /// \param whole in one look: takes about a millisecond.
   /// \return false where the mapping cannot be read.
-  bool look(const words_reader& read);
+  bool look(const words_reader& read, bool whole);
+  /// Nothing can have changed since the last look.
+  void skip() noexcept { moved_ = false; }
   /// Searches the whole mapping for words that have changed since the last search.
   void search() noexcept { wanted_ = true; }
   [[nodiscard]] bool searches() const noexcept { return wanted_ || next_ != none; }

@@ -13,6 +13,8 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t enough_submissions = 256;
 /// Searches in vain after which a channel is taken for one without kernels of its own.
 constexpr std::uint8_t enough_fruitless = 4;
+/// Every which look compares the words of a context that does nothing.
+constexpr std::uint64_t looks_at_idle = 16;
 /// Between two searches for the kernels of such a channel: some of a new graph may be elsewhere.
 constexpr duration search_pause = 100ms;
 
@@ -56,18 +58,29 @@ void work_view::follow_states(const words_reader& read, time_point now) {
         std::ranges::find_if(contexts_, [&](const context& one) { return is_in(one.states.in()); });
     if (known != contexts_.end()) {
       known->begun += each.moved;
+      known->begun_at = look_;
       // Those that it has not found change now.
       if (!known->states.known() && !known->states.searches()) known->states.search();
       continue;
     }
+    // What looks like a record and belongs to no channel is none.
     const auto in = std::ranges::find_if(mappings_, is_in);
-    if (in == mappings_.end()) continue;
+    if (in == mappings_.end() || !each.taken) continue;
     context& made = contexts_.emplace_back(context{.states = kernel_states{*in}});
     made.searched = now;
+    made.begun_at = look_;
   }
   for (context& each : contexts_) {
+    // Only what has begun changes them, at that look or the next one, and the end of what runs.
+    const bool idle = each.begun_at + 2 < look_ && !each.states.kernels_run();
+    if (idle && !each.states.searches() && look_ % looks_at_idle != 0) {
+      each.states.skip();
+      continue;
+    }
     for (const std::uint64_t page : channels_.record_pages()) each.states.leave_out(page);
-    (void)each.states.look(read);
+    const bool waited_for =
+        std::ranges::any_of(behaviours_, [](const behaviour& one) { return one.unexplained; });
+    (void)each.states.look(read, waited_for);
     if (each.states.moved()) each.moved_at = look_;
   }
 }

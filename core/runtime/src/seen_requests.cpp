@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 /// Between two looks while work is likely, and else.
 constexpr duration fast = 100us;
-constexpr duration slow = 1ms;
+constexpr duration slow = 2ms;
 /// How long after work more of it is likely.
 constexpr duration recent = 1s;
 

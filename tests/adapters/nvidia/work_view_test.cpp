@@ -176,10 +176,14 @@ class WorkView : public ::testing::Test {
     view_.set_mappings(cuda_process::mappings());
     looks(300);
   }
+  /// Searches have pauses.
+  void wait_for_a_search() {
+    time_ += 10s;
+    looks(300);
+  }
   /// Until the words must be known.
   void learn(unsigned channel) {
-    time_ += 10s;  // Searches have pauses.
-    looks(300);
+    wait_for_a_search();
     for (unsigned i = 0; i < 80; ++i) {
       process_->submit(channel);
       look();
@@ -255,6 +259,7 @@ TEST_F(WorkView, FindsTheWordsWhereverTheyAre) {
 TEST_F(WorkView, DeclaresNoEndWithoutStateWords) {
   begin(20, {.states = false});
   process().run(0);
+  wait_for_a_search();
   for (unsigned i = 0; i < 400; ++i) {
     process().submit(0);
     look();
@@ -334,7 +339,7 @@ TEST_F(WorkView, GivesUpWordsThatChangeInAnotherWay) {
   learn(0);
   ASSERT_EQ(work(), online_work::finished);
   process().control_word(process().state_at(0, 3)) = 3;
-  looks(2);
+  looks(20);
   EXPECT_EQ(work(), online_work::consumed);
   EXPECT_FALSE(view_.why_unsure().empty());
   process().run(0);
