@@ -920,7 +920,7 @@ def series(on, name, loads, one_gpu=False):
 LINGER_MS = 1
 POLLING = f'''name = "pointer_polling"
 fast = "100us"
-slow = "1ms"
+slow = "2ms"
 linger = "{LINGER_MS}ms"'''
 COLUMNS = {"n": "requests", "missed": "missed", "blind": "ends unseen", "wrong": "wrong ends",
            "pauses": "ends in pauses", "begin_seen": "begin to seen", "suspend": "to suspend", "end_seen": "end to seen",
@@ -1002,9 +1002,10 @@ def see_requests(on, name, server, loads, seconds, offline, resting):
         os.unlink(log)
         by_kind = analysis.analyse(seen, requests, since, until, LINGER_MS * analysis.MS)
         case = analysis.figures(analysis.merged(by_kind, analysis.SLOW_TO_SUBMIT))
-        case.update({"name": f"{name}, {100 * load:.0f} %", "agent": took[0], "agent_thread": took[1]})
+        case.update({"name": f"{name}, {100 * load:.0f} %", "agent": took[0], "agent_thread": took[1],
+                     "submissions_seen": sum(each.count for each in seen.seen if since <= each.at < until)})
         if len(by_kind) > 1:
-            case["kinds"] = {kind: analysis.figures(of) for kind, of in sorted(by_kind.items())}
+            case["kinds"] = {kind: analysis.figures({**of, "examples": []}) for kind, of in sorted(by_kind.items())}
         cases.append(case)
         if case["n"] == 0:
             on.problem(f"{case['name']}: the program made no requests")
@@ -1048,7 +1049,6 @@ def see_client(on, name, server, load, seconds, offline):
 def seeing(on):
     """what online programs without marks submit and finish is seen in time"""
     serve = [on.load, "serve", "--rate", on.rates["online"], "--kernels"]
-    every = (0.1, 0.3, 0.6)
     # Name, command, loads with --quick, and seconds of each load then.
     kinds = [("1 kernel of 65 us", [*serve, 1, "--kernel-us", 65], (0.1, 0.6), 1.5),
              ("mix", [on.load, "mix", "--rate", on.rates["online"]], (0.1, 0.6), 2.5),
@@ -1061,38 +1061,49 @@ def seeing(on):
     cases, at_rest = [], {}
     on.result["cases"] = cases
     resting = on.resting()
-    for name, command, loads, seconds in kinds:
-        if on.quick and on.deadline - now() < 30:
-            on.note(f"no time was left for {name}")
+    try:
+        for kind in kinds:
+            try:
+                see_kind(on, *kind, resting, cases, at_rest)
+            except (Failure, OSError, LookupError, ValueError) as error:
+                on.problem(f"{kind[0]}: {error if isinstance(error, Failure) else repr(error)}")
+                for each in [*on.daemons, *on.servers, *(load for load in on.loads if load is not resting)]:
+                    with contextlib.suppress(Failure):
+                        on.drop(each)
+    finally:
+        show_seen(on, cases, at_rest)
+
+
+def see_kind(on, name, command, loads, seconds, resting, cases, at_rest):
+    if not on.quick:
+        loads, seconds = (0.1, 0.3, 0.6), 6
+    if on.deadline - now() < 30:
+        on.note(f"no time was left for {name}")
+        return
+    server = Server(on, name.replace(" ", "-"), command)
+    on.say(f"{name}: a request takes {server.alone_us:.0f} us alone")
+    for mode in ("alone", "beside"):
+        rests = mode == "alone" and (not on.quick or name == "mix")
+        if on.deadline - now() < 15 + len(loads) * (seconds + 1) + 12 * rests:
+            on.note(f"no time was left for {name}, {mode}")
             continue
-        on.say(name)
-        loads, seconds = (loads, seconds) if on.quick else (every, 6)
-        server = Server(on, name.replace(" ", "-"), command)
-        on.say(f"{name}: a request takes {server.alone_us:.0f} us alone")
-        for mode in ("alone", "beside"):
-            if on.deadline - now() < 15 + len(loads) * (seconds + 1):
-                on.note(f"no time was left for {name}, {mode}")
-                continue
-            offline = [resting] if mode == "alone" else [resting, on.offline(streams=1)]
-            rests = mode == "alone" and (not on.quick or name == "mix")
-            made, took = see_requests(on, f"{name}, {mode}", server, loads, seconds, offline, rests)
-            cases += made
-            for case in made:
-                print(f"  {case['name']}: " + ", ".join(f"{text} {analysis.cell(case[key])}"
-                                                       for key, text in COLUMNS.items()), flush=True)
-            if took:
-                at_rest[name] = took
-                on.figure(f"seeing: agent beside {name} at rest / its thread", took, "% of a core")
-            on.drop(*offline[1:])
-        if name == "20 kernels of 0.5 ms" and on.deadline - now() > 20:
-            see_client(on, "fixed_timeslice with see_unmarked, 20 kernels of 0.5 ms, 30 %", server, 0.3,
-                       2 if on.quick else 6, [resting])
-        on.drop(server)
-    on.drop(resting)
-    show_seen(on, cases, at_rest)
+        offline = [resting] if mode == "alone" else [resting, on.offline(streams=1)]
+        made, took = see_requests(on, f"{name}, {mode}", server, loads, seconds, offline, rests)
+        cases += made
+        for case in made:
+            print(f"  {case['name']}: " + ", ".join(f"{text} {analysis.cell(case[key])}"
+                                                   for key, text in COLUMNS.items()), flush=True)
+        if took:
+            at_rest[name] = took
+            on.figure(f"seeing: agent beside {name} at rest / its thread", took, "% of a core")
+        on.drop(*offline[1:])
+    if name == "20 kernels of 0.5 ms" and on.deadline - now() > 20:
+        see_client(on, f"fixed_timeslice with see_unmarked, {name}, 30 %", server, 0.3, 2 if on.quick else 6, [resting])
+    on.drop(server)
 
 
 def show_seen(on, cases, at_rest):
+    """Shows the cases and whether they keep the bounds."""
     rows = [["delays: p50/p99 in us", *COLUMNS.values(), "agent %"]]
     for case in cases:
         for title, of in [(case["name"], case), *((f"  {kind}", of) for kind, of in case.get("kinds", {}).items())]:

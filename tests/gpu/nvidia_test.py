@@ -77,26 +77,33 @@ def check_seeing():
             looked(12300, "finished"), handed(13350, "resume")]
     log = [("kernels", 1000, 1010, 3000), ("kernels", 10000, 10010, 12000), ("kernels", 90000, 90010, 90020)]
     found = compared([*good, looked(90100, "finished", 1)], log)["kernels"]
+    check(found.pop("examples") == [], f"no examples: {found}")
     expected = {"n": 3, "missed": 0, "blind": 0, "gapless": 3, "wrong": 0, "pauses": 0,
                 "begin_seen": [60, 130, 110], "suspend": [90, 140], "end_seen": [90, 310], "resume": [100, 350]}
     check(found == expected, f"seen requests: {found}")
     shown = seeing.figures(seeing.merged({"kernels": found}))
-    check(shown["begin_seen"] == {"n": 3, "p50": 110, "p99": 130} and shown["n"] == 3, f"figures: {shown}")
+    check(shown["begin_seen"] == {"n": 3, "p50": 110, "p99": 130, "late": 0} and shown["n"] == 3, f"figures: {shown}")
     check(seeing.cell(shown["begin_seen"]) == "110/130" and seeing.cell(0) == "0", "cells")
+    # A suspend long after the last request is not for it.
+    found = compared([*good, looked(90100, "finished", 1), handed(200000, "suspend")], log)["kernels"]
+    check(found["suspend"] == [90, 140], f"a later suspend: {found}")
     # Requests before `since` do not count, and those of other programs do not show.
     found = compared([*good, looked(90100, "finished", 1)], log, since=80000)["kernels"]
     check(found["n"] == 1 and found["missed"] == 0, f"since: {found}")
     found = compared([*good, looked(90100, "finished", 1, pid=77)], log)["kernels"]
     check(found["missed"] == 1, f"another program: {found}")
     # Missed: nothing comes, or too late. Not missed: it was under way before.
-    check(compared(good, log)["kernels"]["missed"] == 1, "a missed request")
-    check(compared([*good, looked(90321, "finished", 1)], log)["kernels"]["missed"] == 1, "a late sight")
-    check(compared([*good, looked(90319, "finished", 1)], log)["kernels"]["missed"] == 0, "a sight in time")
+    found = compared(good, log)["kernels"]
+    check(found["missed"] == 1, f"a missed request: {found}")
+    check(found["examples"] == [{"what": "missed", "kind": "kernels", "launched": 10, "end": 20, "seen":
+                                 [[-79880, -79870, "running", 2], [-77700, -77690, "finished", 0]]}], f"example: {found}")
+    check(compared([*good, looked(92021, "finished", 1)], log)["kernels"]["missed"] == 1, "a late sight")
+    check(compared([*good, looked(92019, "finished", 1)], log)["kernels"]["missed"] == 0, "a sight in time")
     back_to_back = [("kernels", 1000, 1010, 3000), ("kernels", 3010, 3020, 3090)]
     found = compared([looked(1050, "waiting", 1), looked(3300, "finished")], back_to_back)["kernels"]
     check(found["missed"] == 0 and len(found["begin_seen"]) == 0, f"back to back: {found}")
     # While ends are not seen, reports are rarer.
-    found = compared([looked(10, "consumed", 3), looked(1800, "consumed", 1)], [("kernels", 900, 910, 1000)])["kernels"]
+    found = compared([looked(10, "consumed", 3), looked(3500, "consumed", 1)], [("kernels", 900, 910, 1000)])["kernels"]
     check(found["missed"] == 0 and found["blind"] == 1 and found["begin_seen"] == [], f"blind: {found}")
     # A wrong end, of a kind without pauses and of one with them.
     wrong = [looked(100, "finished"), looked(1050, "running", 1), looked(2000, "finished"), looked(2100, "running"),
@@ -123,21 +130,22 @@ def check_seeing():
     check(read.seen[0] == seeing.Seen(BASE + seeing.US, BASE + 11 * seeing.US, "running", 1), f"times: {read}")
     # Delays of kinds that work on the host first do not count.
     parts = {kind: {"n": 1, "missed": 0, "blind": 0, "gapless": 0, "wrong": 0, "pauses": 0, "begin_seen": [delay],
-                    "suspend": [delay], "end_seen": [5], "resume": []} for kind, delay in (("a", 1), ("b", 900))}
+                    "suspend": [delay], "end_seen": [5], "resume": [], "examples": []} for kind, delay in (("a", 1), ("b", 900))}
     total = seeing.merged(parts, {"b"})
     check(total["n"] == 2 and total["begin_seen"] == [1] and total["suspend"] == [1] and total["end_seen"] == [5, 5],
           f"merged: {total}")
     # Bounds.
-    def case(missed=0, wrong=0, begin=100, end=100, n=1000):
-        delay = lambda p99: {"n": n, "p50": 50, "p99": p99}
-        return {"missed": missed, "wrong": wrong, "gapless": 1000, "begin_seen": delay(begin), "suspend": delay(begin),
-                "end_seen": delay(end), "resume": {"n": 0, "p50": None, "p99": None}}
+    def case(missed=0, wrong=0, begins=0, ends=0, n=1000):
+        delay = lambda late: {"n": n, "p50": 50, "p99": 100, "late": late}
+        return {"missed": missed, "wrong": wrong, "gapless": 1000, "begin_seen": delay(begins), "end_seen": delay(ends)}
     def kept(*given):
         return [each["kept"] for each in seeing.bounds(*given)]
     check(kept([case(wrong=1), case()], [5]) == [True] * 5, "bounds that are kept")
-    check(kept([case(), case(1, 3, 201, 301)], [1, 5.1]) == [False] * 5, "bounds that are missed")
+    check(kept([case(), case(1, 3, 21, 21)], [1, 5.1]) == [False] * 5, "bounds that are missed")
     check(kept([], []) == [False] * 5, "bounds that were not measured")
-    check(kept([case(begin=900, end=900, n=19), case()], [0]) == [True] * 5, "too few delays for a p99")
+    check(kept([case(begins=20, ends=19), case()], [0]) == [True] * 5, "1 % of delays that are longer")
+    late = seeing.figures({"n": 2, "begin_seen": [200, 201], "end_seen": [300, 301], "suspend": [900], "examples": []})
+    check([late[name]["late"] for name in ("begin_seen", "end_seen", "suspend")] == [1, 1, 0], f"late delays: {late}")
     rows = seeing.table([["a", "bb"], ["ccc", "d"]])
     check(rows == ["a    bb", "ccc   d"], f"table: {rows}")
 
