@@ -182,7 +182,7 @@ TEST_F(SeenRequests, OfAGangCountOnAllOfItsGpus) {
 TEST_F(SeenRequests, AreLookedForWhileSomethingIsOffline) {
   EXPECT_EQ(bench.core->pointer_interval(), 2ms);
   see(online_work::waiting, 1);
-  EXPECT_EQ(bench.core->pointer_interval(), 100us);
+  EXPECT_EQ(bench.core->pointer_interval(), 50us);
   see(online_work::finished);
   bench.run_for(2s);
   EXPECT_EQ(bench.core->pointer_interval(), 2ms);

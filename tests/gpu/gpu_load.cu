@@ -54,7 +54,8 @@ constexpr char help[] =
     "serve and mix make requests without marks: serve always the same, mix of several kinds. They\n"
     "print the mean length of a request. A line 'T FILE' of the standard input starts requests at\n"
     "random times, T microseconds apart on average. A line 'rest' ends them and writes FILE: the\n"
-    "kind of each request, its begin, when all was launched, and its end (CLOCK_MONOTONIC, ns).\n"
+    "kind of each request, its begin, when the first call had submitted, when all was launched, and\n"
+    "its end (CLOCK_MONOTONIC, ns).\n"
     "rest makes a context, increments the generation in FILE, and then does nothing.\n";
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* form, ...) {
@@ -454,6 +455,7 @@ std::int64_t now_ns() {
 /// Of one request. A step sets `launched`, and what does not begin before it or end after it.
 struct times {
   std::int64_t begin;
+  std::int64_t submitted;  ///< The first of its calls returned. 0: it has one, or none like that.
   std::int64_t launched;
   std::int64_t end;
 };
@@ -463,7 +465,7 @@ struct step {
 };
 
 times timed(const step& which) {
-  times of{now_ns(), 0, 0};
+  times of{now_ns(), 0, 0, 0};
   which.perform(of);
   if (of.end == 0) of.end = now_ns();
   return of;
@@ -506,8 +508,10 @@ void write_log(const std::string& path, const std::vector<logged>& all) {
   std::FILE* const file = std::fopen(path.c_str(), "w");
   if (file == nullptr) fail("cannot write %s: %s", path.c_str(), std::strerror(errno));
   for (const logged& each : all)
-    std::fprintf(file, "%s %lld %lld %lld\n", each.name, static_cast<long long>(each.of.begin),
-                 static_cast<long long>(each.of.launched), static_cast<long long>(each.of.end));
+    std::fprintf(
+        file, "%s %lld %lld %lld %lld\n", each.name, static_cast<long long>(each.of.begin),
+        static_cast<long long>(each.of.submitted != 0 ? each.of.submitted : each.of.launched),
+        static_cast<long long>(each.of.launched), static_cast<long long>(each.of.end));
   if (std::fclose(file) != 0) fail("cannot write %s: %s", path.c_str(), std::strerror(errno));
 }
 
@@ -587,7 +591,9 @@ struct workplace {
   if (chosen.kernel_us <= 0) fail("--kernel-us is required");
   const workplace at{chosen};
   obey({{"kernels", [&](times& of) {
-           for (int i = 0; i < chosen.kernels; ++i) at.run(at.first, chosen.kernel_us);
+           at.run(at.first, chosen.kernel_us);
+           of.submitted = now_ns();
+           for (int i = 1; i < chosen.kernels; ++i) at.run(at.first, chosen.kernel_us);
            of.launched = now_ns();
            CHECK(cudaStreamSynchronize(at.first));
          }}});
@@ -632,6 +638,7 @@ struct workplace {
       {"two_streams",
        [&](times& of) {
          at.run(at.first, 500);
+         of.submitted = now_ns();
          at.run(at.second, 800);
          wait(of, at.first);
          CHECK(cudaStreamSynchronize(at.second));
@@ -678,6 +685,7 @@ struct workplace {
       {"event",
        [&](times& of) {
          at.run(at.first, 500);
+         of.submitted = now_ns();
          CHECK(cudaEventRecord(event, at.first));
          of.launched = now_ns();
          CHECK(cudaEventSynchronize(event));

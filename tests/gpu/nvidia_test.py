@@ -65,7 +65,7 @@ def handed(t, kind, **more):
 
 def compared(entries, log, since=0, linger_us=1000):
     """Figures of a recording and of lines (kind, begin, launched, end in us)."""
-    lines = [f"{kind} " + " ".join(str(BASE + t * seeing.US) for t in each) for kind, *each in log]
+    lines = [f"{kind} " + " ".join(str(BASE + t * seeing.US) for t in (each[0], *each)) for kind, *each in log]
     return seeing.analyse(seeing.read_recording(recorded(*entries), 7), seeing.read_log(lines), BASE + since * seeing.US,
                           BASE + 10 ** 12, linger_us * seeing.US)
 

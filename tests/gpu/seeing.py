@@ -11,7 +11,7 @@ WORKS = ("waiting", "running")
 # Kinds of requests during which the GPU always has work, from the last launch to the end.
 GAPLESS = {"kernel", "kernels", "two_streams", "thread", "graph"}
 # Kinds that work on the host first, so that their delay begins too early.
-SLOW_TO_SUBMIT = {"pageable_in", "pageable_out", "thread", "eager"}
+SLOW_TO_SUBMIT = {"pageable_in", "pageable_out", "eager"}
 # A request counts as seen until this time after its end, or a report's pause later where reports are rare. How long it
 # takes to be seen is another bound.
 SEEN_LATE, REPORT_PAUSE = 2 * MS, 1 * MS
@@ -27,7 +27,8 @@ MOST_EXAMPLES = 8
 # at: when the agent looked; taken: when the daemon took it in.
 Seen = collections.namedtuple("Seen", "at taken work count")
 Batch = collections.namedtuple("Batch", "taken kind")
-Request = collections.namedtuple("Request", "kind begin launched end")
+# submitted: when the first call that submits had returned.
+Request = collections.namedtuple("Request", "kind begin submitted launched end")
 Recording = collections.namedtuple("Recording", "seen batches clients lost")
 
 
@@ -66,8 +67,8 @@ def read_recording(lines, pid):
 
 def read_log(lines):
     """The requests of an online program, in their order."""
-    return [Request(kind, int(begin), int(launched), int(end))
-            for kind, begin, launched, end in (line.split() for line in lines)]
+    return [Request(kind, int(begin), int(submitted), int(launched), int(end))
+            for kind, begin, submitted, launched, end in (line.split() for line in lines)]
 
 
 def quantile(values, share):
@@ -81,7 +82,7 @@ def analyse(recording, requests, since, until, linger):
 
     missed: nothing was seen of the request. wrong: `finished` was seen although its work ran (`gapless` requests were
     checked for that); pauses: the same, of kinds whose work can pause. blind: it began while ends were not seen.
-    begin_seen, suspend: from its begin, if nothing was under way; end_seen, resume: from its end, if a pause
+    begin_seen, suspend: from its first submission, if nothing was under way; end_seen, resume: from its end, if a pause
     followed. examples: some requests that were missed or had a wrong end."""
     seen, batches = recording.seen, recording.batches
     looked = [each.at for each in seen]
@@ -114,12 +115,12 @@ def analyse(recording, requests, since, until, linger):
             continue
         ended = previous is None or (first > 0 and seen[first - 1].at >= previous.end - END_LATE)
         if before == "finished" and ended:
-            of["begin_seen"].append((told.taken - request.begin) / US)
+            of["begin_seen"].append(max(0, told.taken - request.submitted) / US)
             next_batch = bisect.bisect_right(handed, request.begin)
             last = min(following or request.end + PAUSE_BEHIND, request.end + PAUSE_BEHIND)
             if (next_batch == 0 or batches[next_batch - 1].kind == "resume") and next_batch < len(batches) and \
                     batches[next_batch].kind == "suspend" and handed[next_batch] < last:
-                of["suspend"].append((handed[next_batch] - request.begin) / US)
+                of["suspend"].append(max(0, handed[next_batch] - request.submitted) / US)
 
         # Ends that were none.
         inside = any(each.work == "finished" and each.at < request.end - END_LATE

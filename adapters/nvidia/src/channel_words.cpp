@@ -174,9 +174,7 @@ void channel_words::search_on(const words_reader& read) {
 }
 
 void channel_words::read_records(const words_reader& read) {
-  for (record& each : records_) each.moved = 0;
   std::array<std::uint32_t, page_words> now;
-  ++look_;
   for (page& each : pages_) {
     // One without a channel's record may be anything.
     if (!each.taken && all_matched_ && (look_ + each.at / page_bytes) % looks_at_others != 0)
@@ -250,12 +248,27 @@ void channel_words::match(channel& which) {
   which.may_run = false;
 }
 
+/// Whether nothing is under way or likely, and nothing has come.
+bool channel_words::rests(const words_reader& read, time_point now) {
+  if (searches() || ++looks_at_rest_ % looks_at_others == 0) return false;
+  std::array<std::uint32_t, 2> words;
+  return std::ranges::all_of(channels_, [&](channel& each) {
+    each.came = 0;
+    each.begun = false;
+    return each.waiting == 0 && !each.may_run && now - each.moved > in_use &&
+           read(each.at + gp_get_offset, words) && words[1] == each.put;
+  });
+}
+
 void channel_words::look(const words_reader& read, time_point now) {
+  ++look_;
+  for (record& each : records_) each.moved = 0;
+  if (!channels_.empty() && rests(read, now)) return;
   search_on(read);
   // Records before what they are compared with: none is ahead then.
   read_records(read);
-  bool rests = true;
-  for (const channel& each : channels_) rests = rests && now - each.moved > in_use;
+  bool all = true;  // Channels are read.
+  for (const channel& each : channels_) all = all && now - each.moved > in_use;
   bool unknown_moved = false;
   for (const record& each : records_)
     unknown_moved = unknown_moved || (each.moved != 0 && !each.taken);
@@ -265,7 +278,7 @@ void channel_words::look(const words_reader& read, time_point now) {
     each.came = 0;
     each.begun = false;
     const bool moved = each.record && records_[*each.record].moved != 0;
-    if (!rests && !moved && now - each.moved > in_use) {
+    if (!all && !moved && now - each.moved > in_use) {
       if (others == 0) continue;
       --others;
     }

@@ -83,6 +83,7 @@ class channel_words {
     device_mapping in;
     std::uint64_t next = 0;
   };
+  [[nodiscard]] bool rests(const words_reader& read, time_point now);
   void search_again(time_point now);
   void search_on(const words_reader& read);
   void search_records(search& where, const words_reader& read);
@@ -102,6 +103,7 @@ class channel_words {
   std::vector<page> pages_;
   std::vector<std::uint64_t> pages_at_;
   std::uint64_t look_ = 0;
+  std::uint64_t looks_at_rest_ = 0;
   bool all_matched_ = false;     ///< Each channel that has moved has a record.
   std::size_t turn_ = 0;         ///< Of channels that are read in turn.
   std::uint32_t entries_ = 256;  ///< Of a ring, at least: a power of two.

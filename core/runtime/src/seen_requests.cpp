@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Between two looks while work is likely, and else.
-constexpr duration fast = 100us;
+constexpr duration fast = 50us;
 constexpr duration slow = 2ms;
 /// How long after work more of it is likely.
 constexpr duration recent = 1s;

@@ -57,7 +57,7 @@ struct scheduler_config {
   bool suspend_copy_queues = false;
   /// Whether the work of online processes without a client is looked at, where driver or sources
   /// can see it, and counts as requests: each lasts from a submission until nothing has been under
-  /// way for a time that is learnt. Costs up to 10,000 looks a second while there is such work and
+  /// way for a time that is learnt. Costs up to 20,000 looks a second while there is such work and
   /// something offline.
   bool see_unmarked = false;
 
