@@ -139,7 +139,8 @@ def analyse(recording, requests, since, until, linger):
             continue
         after = bisect.bisect_left(looked, max(request.end - END_LATE, request.launched))
         state = seen[after - 1] if after else None
-        if state is not None and state.work == "finished" and state.at >= request.launched:
+        shown = min(request.launched, told.at) if told is not None else request.launched
+        if state is not None and state.work == "finished" and state.at >= shown:
             of["end_seen"].append(0.0)  # Before the program noticed it.
         else:
             finished = next((each for each in iterate(seen, after, following) if each.work == "finished"), None)

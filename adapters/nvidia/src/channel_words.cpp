@@ -269,6 +269,10 @@ void channel_words::look(const words_reader& read, time_point now) {
   read_records(read);
   bool all = true;  // Channels are read.
   for (const channel& each : channels_) all = all && now - each.moved > in_use;
+  // With several channels, their reads take longer than all else: what waits is told first.
+  const bool quiet = std::ranges::all_of(
+      channels_, [](const channel& each) { return each.came == 0 && each.waiting == 0; });
+  bool waits = false;
   bool unknown_moved = false;
   for (const record& each : records_)
     unknown_moved = unknown_moved || (each.moved != 0 && !each.taken);
@@ -278,6 +282,7 @@ void channel_words::look(const words_reader& read, time_point now) {
     each.came = 0;
     each.begun = false;
     const bool moved = each.record && records_[*each.record].moved != 0;
+    if (quiet && waits && !moved) continue;
     if (!all && !moved && now - each.moved > in_use) {
       if (others == 0) continue;
       --others;
@@ -293,6 +298,7 @@ void channel_words::look(const words_reader& read, time_point now) {
     const record& own = records_[*each.record];
     each.begun = own.moved != 0;
     each.waiting = behind(each, own);
+    waits = waits || each.waiting != 0;
     if (!matched) continue;
     const std::uint32_t known = before + each.came;
     each.ahead += own.moved;
