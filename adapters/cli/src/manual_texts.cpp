@@ -12,8 +12,9 @@ constexpr std::string_view columns_of_status =
   OFF              Suspended queues, as confirmed by the driver. For a
                    group: suspended queues / all compute queues.
   BACKLOG          Busy periods that clients have begun and not ended. A
-                   '+' means that packets wait in online queues. Only
-                   pointer polling detects these packets.
+                   '+' means that packets wait in online queues, and a
+                   '?' that the end of online work is not visible. Only
+                   looks at online work detect this.
   BUSY%            Share of the last minute in which online work was in
                    flight on the GPU.
   OFF%             Share of the last minute in which offline work was

@@ -353,6 +353,7 @@ std::string gpu_table(const json::object& status, gpu_columns which, std::size_t
     const std::string work = text_of(gpu, "online_work");
     std::string backlog = std::to_string(count_of(gpu, "online_in_flight"));
     if (work == "waiting") backlog += "+";
+    if (work == "consumed") backlog += "?";
     std::string vram = "-";
     if (has(gpu, "vram_used_bytes")) vram = bytes_text(count_of(gpu, "vram_used_bytes"));
     if (has(gpu, "vram_bytes")) vram += "/" + bytes_text(count_of(gpu, "vram_bytes"));

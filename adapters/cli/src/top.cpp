@@ -149,7 +149,9 @@ class viewer {
             "?          show or hide this help", "",
             "OFF        suspended queues; for a group: suspended / all compute queues",
             "OFF%       share of the last minute in which offline work was suspended",
-            "BACKLOG    busy periods of clients in flight; +: packets wait in online queues",
+            "BACKLOG    busy periods of clients in flight; +: packets wait in online queues; ?: "
+            "the "
+            "end of online work is not visible",
             "GPU TIME   offline group, -TIME: the group was suspended for this time;",
             "           online group, +TIME: offline work on its GPUs was suspended for this",
             "           time while online work was in flight",

@@ -28,7 +28,7 @@ constexpr std::uint64_t piece_of_records = 32 * page_bytes;
 constexpr std::uint64_t piece_of_channels = 24 * userd_bytes;
 /// Larger mappings are the program's own memory.
 constexpr std::uint64_t largest_searched = 16U << 20U;
-constexpr std::size_t most_pages = 16;
+constexpr std::size_t most_record_pages = 16;
 constexpr std::size_t most_records = 2048;
 constexpr std::size_t most_userds = 512;
 constexpr duration in_use = 2s;
@@ -127,7 +127,7 @@ void channel_words::search_records(search& where, const words_reader& read) {
   }
   for (std::size_t first = 0; first + page_words <= words.size(); first += page_words) {
     const std::uint64_t page_at = at + first * sizeof(std::uint32_t);
-    if (pages_.size() >= most_pages || std::ranges::find(pages_at_, page_at) != pages_at_.end())
+    if (pages_.size() >= most_record_pages || std::ranges::find(pages_at_, page_at) != pages_at_.end())
       continue;
     bool any = false;
     for (std::size_t word = 0; word < page_words && !any; word += record_words)

@@ -4,6 +4,12 @@
 
 namespace sluice::nvidia {
 
+namespace {
+
+constexpr std::size_t rarer_by = 8;
+
+}  // namespace
+
 void handle_scan::feed(std::span<const std::uint32_t> words) {
   for (std::size_t at = 0; at < words.size(); ++at) {
     if (!is_client_handle(words[at])) continue;
@@ -26,6 +32,9 @@ std::vector<handle_scan::candidate> handle_scan::found() const {
   for (const auto& [client, one] : seen_) all.push_back(one);
   std::ranges::stable_sort(all, std::ranges::greater{}, &candidate::places);
   if (all.size() > most_candidates) all.resize(most_candidates);
+  std::erase_if(all, [most = all.empty() ? 0 : all.front().places](const candidate& each) {
+    return each.places * rarer_by < most;
+  });
   return all;
 }
 

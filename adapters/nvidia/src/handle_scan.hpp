@@ -39,8 +39,9 @@ class handle_scan {
 
   /// Looks at memory that begins at a multiple of four. A pair that spans two calls is not found.
   void feed(std::span<const std::uint32_t> words);
-  /// Returns what was found, the most frequent first: most_candidates at most, because a question
-  /// about a wrong client leaves lines in the kernel's log.
+  /// Returns what was found, the most frequent first: most_candidates at most, and none that is
+  /// rarer than the first by a factor of more than 8. A question about a wrong client leaves lines
+  /// in the kernel's log, and a true one has dozens of places.
   [[nodiscard]] std::vector<candidate> found() const;
 
  private:

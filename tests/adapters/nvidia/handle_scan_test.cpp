@@ -38,6 +38,18 @@ TEST(HandleScan, CountsOverAllPieces) {
   EXPECT_EQ(scan.found().front().places, 3U);
 }
 
+// A question about it would leave lines in the kernel's log.
+TEST(HandleScan, LeavesOutWhatIsRareBesideTheFirst) {
+  handle_scan scan;
+  for (int time = 0; time < 40; ++time)
+    scan.feed(std::array<std::uint32_t, 2>{0xc1d00002, 0x5c000001});
+  for (int time = 0; time < 4; ++time)
+    scan.feed(std::array<std::uint32_t, 2>{0xc1d00001, 0x5c0000ff});
+  ASSERT_EQ(scan.found().size(), 1U);
+  scan.feed(std::array<std::uint32_t, 2>{0xc1d00001, 0x5c0000ff});
+  EXPECT_EQ(scan.found().size(), 2U);
+}
+
 TEST(HandleScan, ReturnsFewOfMany) {
   handle_scan scan;
   for (std::uint32_t each = 0; each < 1000; ++each)
