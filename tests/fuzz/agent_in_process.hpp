@@ -347,7 +347,7 @@ class acting_agent {
     sigset_t read_here;
     sigemptyset(&read_here);
     if (how.watches_children) sigaddset(&read_here, SIGCHLD);
-    agent::offline_processes offline;
+    agent::host_roles roles;
     agent::agent_loop acting{
         page,
         std::move(*lanes),
@@ -355,7 +355,7 @@ class acting_agent {
         {.signals = unique_fd{signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK)},
          .events = unique_fd{epoll_create1(EPOLL_CLOEXEC)},
          .timer = unique_fd{timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)}},
-        offline};
+        roles};
     owner = &acting;
     require(acting.prepare().has_value(), "an agent");
     ready_.count_down();

@@ -30,6 +30,11 @@ bool admission::is_offline(pid_t pid, std::uint64_t start_time) const {
   return rules_->role_of({pid, start_time}, why) == role::offline;
 }
 
+bool admission::is_online(pid_t pid, std::uint64_t start_time) const {
+  std::string why;
+  return rules_->role_of({pid, start_time}, why) == role::online;
+}
+
 bool admission::admits(pid_t pid, std::uint64_t start_time) {
   std::string why;
   const role what = rules_->role_of({pid, start_time}, why);

@@ -27,6 +27,8 @@ class admission {
   bool admits(pid_t pid, std::uint64_t start_time);
   /// Any thread. Without a word about a process that is not.
   bool is_offline(pid_t pid, std::uint64_t start_time) const;
+  /// Any thread. Not the opposite of is_offline(): the rules may match no process.
+  bool is_online(pid_t pid, std::uint64_t start_time) const;
 
  private:
   admission(std::string path, std::unique_ptr<roles::target_rules> rules)

@@ -122,7 +122,8 @@ class agent_backend final : public backend {
       notes |= fd == agent_.control.get();
     }
     take_reports();
-    follow();
+    send_news();
+    flush();
     // What it said last is still to be read, though the hang-up is no longer listened to.
     if (notes || gone) read_notes();
     if (gone) lose();
@@ -132,6 +133,7 @@ class agent_backend final : public backend {
     if (const auto ready = ready_for_commands(); !ready) return ready;
     const auto [entry, fresh] = targets_.try_emplace(target);
     if (!fresh) return errc::busy;
+    send_news();
     command_.type = command_type::attach;
     command_.target = target;
     command_.pid = pid;
@@ -161,6 +163,7 @@ class agent_backend final : public backend {
     const auto found = targets_.find(work.target);
     if (found == targets_.end()) return errc::unknown_target;
     if (found->second) return errc::busy;
+    send_news();
     command_.type = command_type::submit;
     command_.target = work.target;
     command_.work.assign(work);
@@ -182,6 +185,7 @@ class agent_backend final : public backend {
   result<void> set_quantum(process_id target, gpu_id gpu, duration length) override {
     if (const auto ready = ready_for_commands(); !ready) return ready;
     if (!targets_.contains(target)) return errc::unknown_target;
+    send_news();
     command_.type = command_type::quantum;
     command_.target = target;
     command_.gpu = gpu;
@@ -197,7 +201,9 @@ class agent_backend final : public backend {
 
   void poll_work(duration every) override {
     online_.pace(every);
-    if (phase_ == phase::running) follow();
+    if (phase_ != phase::running) return;
+    send_news();
+    flush();
   }
 
   void marks_requests(pid_t pid, bool so) override { online_.marks_requests(pid, so); }
@@ -287,6 +293,13 @@ class agent_backend final : public backend {
     return {};
   }
 
+  static command_type type_of(online_processes::order::kind what) noexcept {
+    using kind = online_processes::order::kind;
+    return what == kind::follow   ? command_type::follow
+           : what == kind::online ? command_type::online
+                                  : command_type::not_online;
+  }
+
   result<void> send() {
     switch (commands_->push(command_)) {
       case ring_status::done: break;
@@ -297,17 +310,17 @@ class agent_backend final : public backend {
     return {};
   }
 
-  /// What finds no room goes with a later drain().
-  void follow() {
+  /// What finds no room goes with a later call. Before each order to act, which the agent then
+  /// performs with that knowledge.
+  void send_news() {
     const bool some_wait = online_.send_news([this](const online_processes::order& next) {
       if (phase_ != phase::running) return false;
-      command_.type = command_type::follow;
+      command_.type = type_of(next.what);
       command_.pid = next.pid;
       command_.start_time = next.start_time;
       command_.every = next.every;
       return send().has_value();
     });
-    flush();
     if (some_wait)
       options_.say("more than " + std::to_string(most_followed) +
                    " online processes use GPUs; the agent does not watch the work of the rest");

@@ -37,7 +37,7 @@ void ring_host() noexcept { (void)::send(host_doorbell_fd, "", 1, MSG_DONTWAIT |
 }  // namespace
 
 agent_loop::agent_loop(shared_page& page, std::unique_ptr<acting_side> acting, duration length,
-                       descriptors own, offline_processes& offline, hold_record* holds)
+                       descriptors own, host_roles& roles, hold_record* holds)
     : page_(page),
       commands_(page.commands),
       reports_(page.reports),
@@ -45,7 +45,7 @@ agent_loop::agent_loop(shared_page& page, std::unique_ptr<acting_side> acting, d
       heartbeat_interval_(std::min<duration>(100ms, length / 5)),
       lease_(length, heartbeat_interval_, clock::now()),
       guardians_life_(length, heartbeat_interval_, clock::now()),
-      offline_(offline),
+      roles_(roles),
       holds_(holds),
       guardian_(std::move(own.guardian)),
       signals_(std::move(own.signals)),
@@ -150,7 +150,7 @@ bool agent_loop::take_commands(bool& again) {
     switch (command_.type) {
       case command_type::attach: attach(); break;
       case command_type::detach:
-        offline_.given_back(command_.target);
+        roles_.given_back(command_.target);
         // Unknown: it has ended by itself, and its report is on its way.
         (void)acting_->detach(command_.target);
         break;
@@ -162,6 +162,10 @@ bool agent_loop::take_commands(bool& again) {
         if (command_.pid > 0)
           (void)acting_->follow(command_.pid, command_.start_time,
                                 std::max(command_.every, duration::zero()));
+        break;
+      case command_type::online:
+      case command_type::not_online:
+        roles_.named(command_.pid, command_.start_time, command_.type == command_type::online);
         break;
     }
   }
@@ -181,7 +185,7 @@ void agent_loop::wake_by(time_point when, time_point now) {
 
 void agent_loop::attach() {
   // Before the acting side may ask.
-  offline_.asked(command_.target, command_.pid, command_.start_time);
+  roles_.asked(command_.target, command_.pid, command_.start_time);
   const auto started = command_.pid > 0
                            ? acting_->attach(command_.target, command_.pid, command_.start_time)
                            : result<void>{errc::unknown_target};
@@ -233,11 +237,11 @@ bool agent_loop::pass_reports_on(bool& again, bool& pushed) {
   for (;;) {
     if (!held_) {
       if (acting_->next(report_)) {
-        offline_.reported(report_);
+        roles_.reported(report_);
         held_ = true;
       } else if (!own_reports_.empty()) {
         report_ = own_reports_.front();
-        offline_.reported(report_);
+        roles_.reported(report_);
         own_reports_.pop_front();
         held_ = true;
       } else {

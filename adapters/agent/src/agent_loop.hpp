@@ -4,8 +4,8 @@
 /// reports back, and resumes everything and ends as soon as its host seems gone.
 
 #include "hold_record.hpp"
+#include "host_roles.hpp"
 #include "lease.hpp"
-#include "offline_processes.hpp"
 #include "protocol.hpp"
 
 #include <chrono>
@@ -33,9 +33,9 @@ class agent_loop {
     unique_fd guardian{};  ///< Its pidfd; none: there is no guardian.
   };
 
-  /// \param offline follows what the host asks for. \param holds null: there is no guardian.
+  /// \param roles follows what the host asks for. \param holds null: there is no guardian.
   agent_loop(shared_page& page, std::unique_ptr<acting_side> acting, duration length,
-             descriptors own, offline_processes& offline, hold_record* holds = nullptr);
+             descriptors own, host_roles& roles, hold_record* holds = nullptr);
 
   [[nodiscard]] result<void> prepare() const;
   /// \return why it ended.
@@ -75,7 +75,7 @@ class agent_loop {
   const duration heartbeat_interval_;
   lease lease_;
   lease guardians_life_;
-  offline_processes& offline_;
+  host_roles& roles_;
   hold_record* const holds_;
   const unique_fd guardian_;
   unique_fd signals_;

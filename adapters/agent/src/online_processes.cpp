@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sluice/acting.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::agent {
 
@@ -12,19 +13,18 @@ void online_processes::observe(unsigned source, const observation& seen) {
   switch (seen.kind) {
     case observation_kind::process_seen: {
       const bool online = seen.what == role::online;
-      process* one = find(seen);
-      if (one == nullptr && online)
-        one = &processes_.emplace_back(process{seen.pid, seen.start_time, 0, 0, {}});
+      process* const one =
+          online ? &at(seen.pid, seen.start_time) : find(seen.pid, seen.start_time);
       if (one == nullptr) break;
       one->marked_by |= bit;
       vote(*one, bit, online);
       break;
     }
     case observation_kind::queue_seen:
-      if (process* const one = find(seen)) one->marked_by |= bit;
+      if (process* const one = find(seen.pid, seen.start_time)) one->marked_by |= bit;
       break;
     case observation_kind::process_gone:
-      if (process* const one = find(seen)) vote(*one, bit, false);
+      if (process* const one = find(seen.pid, seen.start_time)) vote(*one, bit, false);
       break;
     case observation_kind::resync_begin:
       for (process& each : processes_) each.marked_by &= ~bit;
@@ -48,8 +48,10 @@ void online_processes::pace(duration every) noexcept {
 }
 
 void online_processes::marks_requests(pid_t pid, bool so) {
-  std::erase(marking_, pid);
-  if (so) marking_.push_back(pid);
+  for (process& each : processes_)
+    if (each.pid == pid) each.marks = false;
+  if (so)
+    if (const auto start = start_time_of(pid)) at(pid, *start).marks = true;
   changed_ = true;
 }
 
@@ -62,11 +64,21 @@ void online_processes::lost() noexcept {
   can_follow_ = false;
   changed_ = true;
   followed_ = 0;
-  for (process& each : processes_) each.told = {};
+  for (process& each : processes_) {
+    each.told = {};
+    each.told_online = false;
+  }
 }
 
 bool online_processes::send_news(const std::function<bool(const order&)>& send) {
   if (!changed_) return false;
+  for (process& each : processes_) {
+    const bool online = each.is_online();
+    if (each.told_online == online) continue;
+    const auto what = online ? order::kind::online : order::kind::not_online;
+    if (!send({what, each.pid, each.start_time, {}})) return false;
+    each.told_online = online;
+  }
   bool some_wait = false;
   for (const bool ends : {true, false}) {  // Ends first: they make room.
     for (process& each : processes_) {
@@ -76,22 +88,28 @@ bool online_processes::send_news(const std::function<bool(const order&)>& send) 
         some_wait = true;
         continue;
       }
-      if (!send({each.pid, each.start_time, every})) return false;
+      if (!send({order::kind::follow, each.pid, each.start_time, every})) return false;
       if (each.told == duration::zero()) ++followed_;
       if (ends) --followed_;
       each.told = every;
     }
   }
   changed_ = false;
-  std::erase_if(processes_, [](const process& each) { return each.online_votes == 0; });
+  std::erase_if(processes_, [](const process& each) { return !each.is_online(); });
   return some_wait && !std::exchange(told_of_rest_, true);
 }
 
-online_processes::process* online_processes::find(const observation& of) noexcept {
+online_processes::process* online_processes::find(pid_t pid, std::uint64_t start_time) noexcept {
   const auto found = std::ranges::find_if(processes_, [&](const process& each) {
-    return each.pid == of.pid && each.start_time == of.start_time;
+    return each.pid == pid && each.start_time == start_time;
   });
   return found == processes_.end() ? nullptr : &*found;
+}
+
+online_processes::process& online_processes::at(pid_t pid, std::uint64_t start_time) {
+  process* const known = find(pid, start_time);
+  if (known != nullptr) return *known;
+  return processes_.emplace_back(process{.pid = pid, .start_time = start_time});
 }
 
 void online_processes::vote(process& which, std::uint32_t bit, bool online) noexcept {
@@ -101,8 +119,7 @@ void online_processes::vote(process& which, std::uint32_t bit, bool online) noex
 }
 
 duration online_processes::wanted(const process& which) const noexcept {
-  const bool marks = std::ranges::find(marking_, which.pid) != marking_.end();
-  return can_follow_ && which.online_votes != 0 && !marks ? every_ : duration::zero();
+  return can_follow_ && which.online_votes != 0 && !which.marks ? every_ : duration::zero();
 }
 
 }  // namespace sluice::agent

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Which online processes the agent is to follow (acting_side::follow()), and which it follows.
+/// Which processes are online, which of them the agent is to follow (acting_side::follow()), and
+/// what the agent was told.
 
 #include <sys/types.h>
 
@@ -20,18 +21,21 @@ namespace sluice::agent {
 class online_processes {
  public:
   struct order {
+    enum class kind : std::uint8_t { follow, online, not_online };
+    kind what{};
     pid_t pid = 0;
     std::uint64_t start_time = 0;
-    duration every{};
+    duration every{};  ///< follow
   };
 
-  /// As backend::observed(). A process is online while one of its sources reports it as online.
+  /// As backend::observed(). A process is online while one of its sources reports it as online, or
+  /// while it marks its requests.
   void observe(unsigned source, const observation& seen);
   void pace(duration every) noexcept;
-  /// As backend::marks_requests().
+  /// As backend::marks_requests(). Reads /proc.
   void marks_requests(pid_t pid, bool so);
   void can_follow(bool can) noexcept;
-  /// The agent is gone: it follows none, and its successor has to say what it can.
+  /// The agent is gone: its successor knows and follows none, and has to say what it can.
   void lost() noexcept;
 
   /// Sends what the agent has not been told, until `send` returns false; then the rest goes with
@@ -44,14 +48,18 @@ class online_processes {
     std::uint64_t start_time = 0;
     std::uint32_t online_votes = 0;  ///< Bits of sources.
     std::uint32_t marked_by = 0;     ///< As online_votes: seen since the resync began.
-    duration told{};                 ///< As the agent was. Zero: it does not follow.
+    bool marks = false;              ///< Its requests: it is not followed.
+    bool told_online = false;        ///< As the agent was.
+    duration told{};                 ///< The same. Zero: it does not follow.
+    bool is_online() const noexcept { return online_votes != 0 || marks; }
   };
-  process* find(const observation& of) noexcept;
+  process* find(pid_t pid, std::uint64_t start_time) noexcept;
+  /// find(), or a new one.
+  process& at(pid_t pid, std::uint64_t start_time);
   void vote(process& which, std::uint32_t bit, bool online) noexcept;
   duration wanted(const process& which) const noexcept;
 
-  std::vector<process> processes_;  ///< Online ones, and those that the agent still follows.
-  std::vector<pid_t> marking_;      ///< Those that mark their requests: they are not followed.
+  std::vector<process> processes_;  ///< Online ones, and those that the agent takes for such.
   std::size_t followed_ = 0;
   duration every_{};
   bool can_follow_ = false;

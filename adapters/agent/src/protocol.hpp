@@ -20,7 +20,7 @@
 namespace sluice::agent {
 
 inline constexpr std::uint64_t protocol_magic = 0x746e'6761'636c'7573;
-inline constexpr std::uint32_t protocol_version = 11;
+inline constexpr std::uint32_t protocol_version = 12;
 
 /// The descriptors that the agent finds open when it starts.
 enum inherited_fd : int {
@@ -35,13 +35,22 @@ enum inherited_fd : int {
   first_free_fd = 8,
 };
 
-enum class command_type : std::uint8_t { attach, detach, submit, reserve, quantum, follow };
+enum class command_type : std::uint8_t {
+  attach,
+  detach,
+  submit,
+  reserve,
+  quantum,
+  follow,
+  online,      ///< The host takes the process for online, whether it is followed or not.
+  not_online,  ///< No longer.
+};
 
 struct command {
   command_type type{};
   process_id target{};
-  pid_t pid = 0;                 ///< attach, follow
-  std::uint64_t start_time = 0;  ///< attach, follow
+  pid_t pid = 0;                 ///< attach, follow, online, not_online
+  std::uint64_t start_time = 0;  ///< The same.
   gpu_id gpu{};                  ///< reserve, quantum
   double offline_share = 1;      ///< reserve
   duration quantum{};            ///< quantum

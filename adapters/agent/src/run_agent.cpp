@@ -352,7 +352,10 @@ class starting {
         return !is_left(pid) && (!admitted_ || admitted_->admits(pid, since));
       };
     host.is_offline = [this](pid_t pid, std::uint64_t since) {
-      return admitted_ ? admitted_->is_offline(pid, since) : offline_.has(pid, since);
+      return admitted_ ? admitted_->is_offline(pid, since) : roles_.is_offline(pid, since);
+    };
+    host.is_online = [this](pid_t pid, std::uint64_t since) {
+      return roles_.is_online(pid, since) || (admitted_ && admitted_->is_online(pid, since));
     };
     host.holds = record_.get();
     // What is said while it opens is why it does not.
@@ -374,7 +377,7 @@ class starting {
       return alone;
     }
     loop_ = std::make_unique<agent_loop>(*page_, std::move(*opened), chosen_.lease, std::move(own_),
-                                         offline_, record_.get());
+                                         roles_, record_.get());
     return {};
   }
 
@@ -412,7 +415,7 @@ class starting {
   std::unique_ptr<node_lock> lock_;
   std::unique_ptr<hold_record> record_;
   std::vector<hold_book::number> leftovers_;  ///< Were there when this agent began.
-  offline_processes offline_;
+  host_roles roles_;
   std::unique_ptr<agent_loop> loop_;
 };
 

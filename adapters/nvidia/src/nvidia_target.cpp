@@ -165,8 +165,11 @@ void nvidia_target::find_sharers(duration age) {
 bool nvidia_target::sharers_are_offline() {
   for (const remote_fd& each : sharers_) {
     const auto start = start_time_of(each.pid);
-    if (!start || (host_.is_offline && host_.is_offline(each.pid, *start)) || is_sluice(each.pid) ||
-        has_traits_of(each.pid, pid_))
+    if (!start) continue;
+    // An online one is never exempted: a role may also come by pid, or from a client.
+    const bool online = host_.is_online && host_.is_online(each.pid, *start);
+    if (!online && ((host_.is_offline && host_.is_offline(each.pid, *start)) ||
+                    is_sluice(each.pid) || has_traits_of(each.pid, pid_)))
       continue;
     if (std::exchange(told_of_, each.pid) != each.pid)
       host_.say("process " + std::to_string(pid_) + " (" + command_of(pid_) +

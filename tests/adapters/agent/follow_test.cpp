@@ -3,11 +3,14 @@
 #include "backend_loop.hpp"
 #include "online_processes.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +19,7 @@
 
 #include "sluice/acting.hpp"
 #include "sluice/agent/agent_backend.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::agent::follow_test {
 namespace {
@@ -38,7 +42,7 @@ observation see(observation_kind kind, pid_t pid = 0, role what = role::unmatche
 }
 observation see(pid_t pid, role what) { return see(observation_kind::process_seen, pid, what); }
 
-/// The agent's intervals as orders have set them.
+/// What the agent knows from orders.
 class OnlineProcesses : public ::testing::Test {
  protected:
   OnlineProcesses() {
@@ -51,10 +55,14 @@ class OnlineProcesses : public ::testing::Test {
   }
   bool bring_up(int room = 1000) {
     return online_.send_news([&](const online_processes::order& next) {
+      using kind = online_processes::order::kind;
       if (room-- == 0) return false;
       ++orders_;
-      EXPECT_EQ(next.start_time, start_time);
-      if (next.every == duration::zero()) {
+      if (next.what == kind::online) {
+        EXPECT_TRUE(known_.insert(next.pid).second);
+      } else if (next.what == kind::not_online) {
+        EXPECT_EQ(known_.erase(next.pid), 1U);
+      } else if (next.every == duration::zero()) {
         EXPECT_EQ(agent_.erase(next.pid), 1U);
       } else {
         agent_[next.pid] = next.every;
@@ -64,8 +72,14 @@ class OnlineProcesses : public ::testing::Test {
     });
   }
 
+  std::set<pid_t> known() {
+    bring_up();
+    return known_;
+  }
+
   online_processes online_;
-  std::map<pid_t, duration> agent_;
+  std::map<pid_t, duration> agent_;  ///< Intervals.
+  std::set<pid_t> known_;            ///< As online.
   int orders_ = 0;
 };
 
@@ -106,27 +120,30 @@ TEST_F(OnlineProcesses, AreFollowedAtTheNewPace) {
   EXPECT_THAT(followed(), IsEmpty());
   online_.pace(200us);
   EXPECT_THAT(followed(), ElementsAre(Pair(11, 200us), Pair(12, 200us)));
-  EXPECT_EQ(orders_, 2);
+  EXPECT_EQ(orders_, 3);
   EXPECT_EQ(followed().size(), 2U);
-  EXPECT_EQ(orders_, 2) << "nothing is sent twice";
+  EXPECT_EQ(orders_, 3) << "nothing is sent twice";
 }
 
 TEST_F(OnlineProcesses, AreSentLaterWhereThereIsNoRoom) {
   for (pid_t pid = 1; pid <= 10; ++pid) online_.observe(0, see(pid, role::online));
   bring_up(4);
+  EXPECT_EQ(known_.size(), 4U);
+  bring_up(10);
+  EXPECT_EQ(known_.size(), 10U);
   EXPECT_EQ(agent_.size(), 4U);
-  bring_up(4);
-  EXPECT_EQ(agent_.size(), 8U);
   EXPECT_EQ(followed().size(), 10U);
-  EXPECT_EQ(orders_, 10);
+  EXPECT_EQ(orders_, 20);
 }
 
 TEST_F(OnlineProcesses, AreAllSentToANewAgent) {
   online_.observe(0, see(11, role::online));
   EXPECT_EQ(followed().size(), 1U);
   agent_.clear();
+  known_.clear();
   online_.lost();
   EXPECT_THAT(followed(), IsEmpty());
+  EXPECT_THAT(known(), ElementsAre(11));
   online_.observe(0, see(12, role::online));
   online_.can_follow(true);
   EXPECT_THAT(followed(), ElementsAre(Pair(11, 2ms), Pair(12, 2ms)));
@@ -143,6 +160,29 @@ TEST_F(OnlineProcesses, AreNoMoreThanTheAgentMayBeAskedFor) {
   for (pid_t pid = 1; pid <= 6; ++pid) online_.observe(0, see(observation_kind::process_gone, pid));
   EXPECT_EQ(followed().size(), most_followed);
   EXPECT_TRUE(agent_.contains(70)) << "what ends makes room";
+}
+
+// Whether anything asks for their work or not, however many they are, and marking ones, too.
+TEST_F(OnlineProcesses, AreAllKnownToTheAgent) {
+  online_.can_follow(false);
+  online_.pace({});
+  std::set<pid_t> all;
+  for (pid_t pid = 1; pid <= 200; ++pid) {
+    online_.observe(1, see(pid, role::online));
+    all.insert(pid);
+  }
+  EXPECT_EQ(known(), all);
+  EXPECT_THAT(agent_, IsEmpty());
+  online_.observe(1, see(observation_kind::process_gone, 1));
+  online_.observe(1, see(2, role::offline));
+  all.erase(1);
+  all.erase(2);
+  online_.marks_requests(::getpid(), true);
+  all.insert(::getpid());
+  EXPECT_EQ(known(), all);
+  online_.marks_requests(::getpid(), false);
+  all.erase(::getpid());
+  EXPECT_EQ(known(), all);
 }
 
 /// A host and its agent, following_agent.cpp.
@@ -265,6 +305,29 @@ TEST_F(Follow, TellsTheDriverWhichProcessesAreOffline) {
   ASSERT_TRUE(loop()->detach(process_id{1}));
   ASSERT_TRUE(loop().until([&] { return loop().detachments.contains(process_id{1}); }));
   EXPECT_FALSE(offline(11));
+}
+
+// Before what it does next, and while nothing asks for their work.
+TEST_F(Follow, TellsTheDriverWhichProcessesAreOnline) {
+  start({{"attaches", "1"}, {"refuses_online", "1"}});
+  std::uint64_t last = 0;
+  const auto attaches = [&](pid_t pid, std::uint64_t since = start_time) {
+    const process_id id{++last};
+    EXPECT_TRUE(loop()->attach(id, pid, since));
+    EXPECT_TRUE(loop().until([&] { return loop().attachments.contains(id); }));
+    return !loop().attachments[id];
+  };
+  EXPECT_TRUE(attaches(11));
+  online(11);
+  EXPECT_FALSE(attaches(11));
+  EXPECT_TRUE(attaches(11, start_time + 1)) << "another process with this pid";
+  loop()->observed(0, see(observation_kind::process_gone, 11));
+  EXPECT_TRUE(attaches(11));
+  const std::uint64_t own_start = start_time_of(::getpid()).value();
+  loop()->marks_requests(::getpid(), true);
+  EXPECT_FALSE(attaches(::getpid(), own_start));
+  loop()->marks_requests(::getpid(), false);
+  EXPECT_TRUE(attaches(::getpid(), own_start));
 }
 
 TEST_F(Follow, SurvivesReportsThatMakeNoSense) {

@@ -2,7 +2,8 @@
 /// has the interval in microseconds as its count, and the agent's pid as its queue. With the
 /// setting `outlives`, holds outlive it, of which release() is refused while a file of that name is
 /// there. With the setting `attaches` it attaches to all, and what it observes of a process that is
-/// known to be offline is online_work::finished.
+/// known to be offline is online_work::finished. With the setting `refuses_online` it does not
+/// attach to a process that is known to be online.
 
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -23,9 +24,11 @@ using namespace sluice;
 
 class following_side final : public acting_side {
  public:
-  following_side(bool can, bool lies, bool attaches, const agent::acting_host& host)
+  following_side(bool can, bool lies, bool attaches, bool refuses_online,
+                 const agent::acting_host& host)
       : lies_(lies),
         attaches_(attaches),
+        refuses_online_(refuses_online),
         host_(host),
         ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     report first;
@@ -48,6 +51,7 @@ class following_side final : public acting_side {
   }
   result<void> attach(process_id target, pid_t pid, std::uint64_t start_time) override {
     if (!attaches_ && (!host_.admits || !host_.admits(pid, start_time))) return errc::not_managed;
+    if (refuses_online_ && host_.is_online(pid, start_time)) return errc::not_managed;
     report made;
     made.kind = report_kind::attached;
     made.target = target;
@@ -100,6 +104,7 @@ class following_side final : public acting_side {
 
   const bool lies_;
   const bool attaches_;
+  const bool refuses_online_;
   const agent::acting_host host_;
   std::deque<report> reports_;
   unique_fd ready_;
@@ -113,10 +118,12 @@ class following_driver final : public agent::acting_driver {
     if (key == "lies") lies_ = true;
     if (key == "outlives") outlives_ = true;
     if (key == "attaches") attaches_ = true;
-    return key == "cannot" || key == "lies" || key == "outlives" || key == "attaches";
+    if (key == "refuses_online") refuses_online_ = true;
+    return key == "cannot" || key == "lies" || key == "outlives" || key == "attaches" ||
+           key == "refuses_online";
   }
   result<std::unique_ptr<acting_side>> open(const agent::acting_host& host) override {
-    return std::make_unique<following_side>(can_, lies_, attaches_, host);
+    return std::make_unique<following_side>(can_, lies_, attaches_, refuses_online_, host);
   }
   agent::confinement needs(agent::confined) const override { return {}; }
   bool outlives_agent() const noexcept override { return outlives_; }
@@ -131,6 +138,7 @@ class following_driver final : public agent::acting_driver {
   bool lies_ = false;
   bool outlives_ = false;
   bool attaches_ = false;
+  bool refuses_online_ = false;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@
 
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/nvidia/driver.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::nvidia::agent_test {
 namespace {
@@ -208,6 +209,33 @@ TEST_F(NvidiaAgent, IsFollowedByItsGuardianWhenTheDriverRefusesAnEndedTarget) {
     return held_channels(device_) == 0 && slice_of(device_, group()) == usual_slice;
   }));
   EXPECT_TRUE(eventually(patience, [&] { return test::is_gone(guardian); }));
+  ::kill(child, SIGKILL);
+}
+
+// With the user, the cgroups and the environment of its parent.
+TEST_F(NvidiaAgent, SuspendsNothingThatAnOnlineChildShares) {
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start()) << said();
+  const auto child = static_cast<pid_t>(program_.ask("fork").at(0));
+  ASSERT_TRUE(attach(loop, program_)) << said();
+  ASSERT_TRUE(suspend(loop)) << said();
+  ASSERT_TRUE(resume(loop)) << said();
+  observation seen;
+  seen.kind = observation_kind::process_seen;
+  seen.pid = child;
+  seen.start_time = start_time_of(child).value();
+  for (int round = 0; round < 2; ++round) {
+    seen.what = role::online;
+    loop->observed(0, seen);
+    EXPECT_FALSE(suspend(loop));
+    EXPECT_EQ(held_channels(device_), 0);
+    seen.what = role::unmatched;
+    loop->observed(0, seen);
+    EXPECT_TRUE(suspend(loop)) << said();
+    EXPECT_TRUE(resume(loop)) << said();
+  }
+  EXPECT_THAT(said(), HasSubstr("shares its connection to the driver with process " +
+                                std::to_string(child) + " ("));
   ::kill(child, SIGKILL);
 }
 

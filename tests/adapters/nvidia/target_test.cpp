@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,12 +60,15 @@ class managed {
       : shared_(std::move(shared)),
         host_{
             .is_offline = [others_are_offline](pid_t, std::uint64_t) { return others_are_offline; },
+            .is_online = [this](pid_t other, std::uint64_t) { return online_.contains(other); },
             .say = [this](std::string_view words) { said_ += std::string{words} + '\n'; }},
         target_(shared_->users, shared_->calls, shared_->slices, host_, pid,
                 start_time_of(pid).value_or(0)) {}
 
   nvidia_target* operator->() { return &target_; }
   std::string said() const { return said_ + target_.why_refused(); }
+  /// As the host states it.
+  void goes_online(pid_t pid) { online_.insert(pid); }
 
   /// Opens it, and keeps the channels that it lists.
   result<void> open() { return keep(target_.open()); }
@@ -106,6 +110,7 @@ class managed {
   }
 
   std::string said_;
+  std::set<pid_t> online_;
   std::shared_ptr<agents_parts> shared_;
   agent::acting_host host_;
   nvidia_target target_;
@@ -497,6 +502,27 @@ TEST_F(NvidiaTarget, TakesAForkedChildForOffline) {
   ASSERT_TRUE(target.open());
   EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done)) << target.said();
   EXPECT_TRUE(target->close());
+}
+
+// A role by pid, or a registered client: the rules for roles see no difference there either.
+TEST_F(NvidiaTarget, RefusesAForkedChildThatIsOnline) {
+  program_.ask("open");
+  const auto child = static_cast<pid_t>(program_.ask("fork").at(0));
+  const waiting_process worker{program_.ask("fork").at(0)};
+  const waiting_process other{static_cast<std::uint32_t>(child)};
+  for (const bool others_are_offline : {false, true}) {
+    managed target{device_, program_.pid(), others_are_offline};
+    ASSERT_TRUE(target.open());
+    EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done)) << target.said();
+    target.goes_online(child);
+    EXPECT_EQ(target.refresh().error(), errc::not_managed);
+    EXPECT_THAT(target.said(), HasSubstr("with process " + std::to_string(child) + " ("));
+    EXPECT_THAT(target.resume(target.computing()), Each(outcome::done));
+    EXPECT_THAT(target.suspend(target.computing()), Each(outcome::invalid));
+    EXPECT_EQ(target.error(), EPERM);
+    EXPECT_TRUE(target->close());
+    EXPECT_EQ(held_channels(device_), 0);
+  }
 }
 
 /// Two offline processes with one client, each with a lane of one agent. The second one has it from

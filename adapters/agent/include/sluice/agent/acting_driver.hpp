@@ -36,6 +36,10 @@ struct acting_host {
   /// was refused. Ask before each suspend: the answer changes when the host detaches. Any thread,
   /// also concurrently; may block on file reads. Empty: of no process is it known.
   std::function<bool(pid_t pid, std::uint64_t start_time)> is_offline{};
+  /// Whether a process is known to be online: the host stated it, or the agent's own rules do. Ask
+  /// where a driver takes a process for offline of which is_offline() is false. As for
+  /// is_offline(), ask before each suspend. Empty: of no process is it known.
+  std::function<bool(pid_t pid, std::uint64_t start_time)> is_online{};
   /// Where what outlives the agent is written down. Null where acting_driver::outlives_agent() is
   /// false.
   hold_book* holds = nullptr;
