@@ -78,7 +78,7 @@ result<std::vector<queue_info>> nvidia_target::refresh() {
   (void)!::read(timer_.get(), &ignored, sizeof ignored);
   if (ticks_++ % look_every != 0) {
     find_sharers(age_at_tick);
-    if (!disables_.empty() && !sharers_are_offline()) return errc::not_managed;
+    if (acts() && !sharers_are_offline()) return errc::not_managed;
     return queues_;
   }
   auto queues = read();
@@ -100,10 +100,10 @@ result<std::vector<queue_info>> nvidia_target::read() {
               "until a later search finds the client");
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   users_seen_.reset();  // The process may have other descriptors than before.
-  find_sharers(disables_.empty() ? age_at_tick : age_at_look);
+  find_sharers(acts() ? age_at_look : age_at_tick);
   // Whether it may be managed is asked before each suspend: the host names one process after the
   // other as offline.
-  if (!disables_.empty() && !sharers_are_offline()) return errc::not_managed;
+  if (acts() && !sharers_are_offline()) return errc::not_managed;
 
   std::vector<queue_info> queues;
   std::map<gpu_id, std::size_t> counts;
@@ -353,8 +353,10 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
   const auto wanted = static_cast<std::uint64_t>(length / 1us);
   quanta_.erase(gpu);
   find_sharers(age_at_suspend);
-  if (wanted != 0 && !sharers_are_offline())
+  if (wanted != 0 && !sharers_are_offline()) {
+    (void)restore_slices(gpu);  // Else the next look ends the management.
     return error_code{EPERM, boost::system::system_category()};
+  }
   if (wanted == 0) return restore_slices(gpu) ? result<void>{} : error_code{errc::lost};
   for (const client_objects& each : clients_->clients()) {
     for (const auto& [handle, group] : each.groups()) {

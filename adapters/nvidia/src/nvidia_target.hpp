@@ -63,6 +63,10 @@ class nvidia_target final : public agent::lane_target {
   /// \param age as for user_list::now().
   void find_sharers(duration age);
   bool sharers_are_offline();
+  /// Whether it changed anything, which then also concerns all sharers.
+  bool acts() const noexcept {
+    return !disables_.empty() || !set_slices_.empty() || !quanta_.empty();
+  }
   std::optional<place> find(driver_queue_id id, gpu_id on) const;
   void drop_closed();
   void forget_gone();

@@ -525,6 +525,31 @@ TEST_F(NvidiaTarget, RefusesAForkedChildThatIsOnline) {
   }
 }
 
+TEST_F(NvidiaTarget, ShortensNoTimeSliceOfAProcessThatIsOnline) {
+  const auto group = program_.ask("open").at(2);
+  const auto child = static_cast<pid_t>(program_.ask("fork").at(0));
+  const waiting_process other{static_cast<std::uint32_t>(child)};
+  for (const bool asked_again : {false, true}) {
+    managed target{device_, program_.pid()};
+    ASSERT_TRUE(target.open()) << target.said();
+    ASSERT_TRUE(target->set_quantum(target.gpu(), 100us));
+    ASSERT_TRUE(target.refresh()) << target.said();
+    EXPECT_EQ(slice_of(device_, group), 100);
+    target.goes_online(child);
+    if (asked_again) {
+      EXPECT_EQ(target->set_quantum(target.gpu(), 50us).error().value(), EPERM);
+      EXPECT_EQ(slice_of(device_, group), usual_slice);
+    }
+    const auto fresh = program_.ask("context").at(0);
+    const auto looked = target.refresh();
+    EXPECT_EQ(looked.has_value(), asked_again) << "nothing is left to end";
+    EXPECT_EQ(slice_of(device_, fresh), usual_slice);
+    EXPECT_THAT(target.said(), HasSubstr("which is not offline; sluice does not suspend them"));
+    EXPECT_TRUE(target->close());
+    EXPECT_EQ(slice_of(device_, group), usual_slice);
+  }
+}
+
 /// Two offline processes with one client, each with a lane of one agent. The second one has it from
 /// the first by fork().
 class TwoNvidiaTargets : public NvidiaTarget {
