@@ -84,7 +84,6 @@ bool address_space::is_alive() const noexcept {
 address_space::search address_space::find_clients(duration at_most) {
   const time_point begun = clock::now();
   const std::uint64_t before = std::exchange(searched_, 0);
-  handle_scan seen;
   std::vector<std::uint32_t> words(piece_bytes / sizeof(std::uint32_t));
   const bool complete = for_each_mapping(pid_, [&](const mapping_line& each) {
     if (!may_have_handles(each)) return true;
@@ -93,7 +92,7 @@ address_space::search address_space::find_clients(duration at_most) {
       const ssize_t got = ::pread(memory_.get(), words.data(), wanted, static_cast<off_t>(at));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) break;
-      seen.feed({words.data(), static_cast<std::size_t>(got) / sizeof(std::uint32_t)});
+      seen_.feed({words.data(), static_cast<std::size_t>(got) / sizeof(std::uint32_t)});
       at += static_cast<std::uint64_t>(got);
       if (clock::now() - begun < at_most) continue;
       searched_ = at;
@@ -101,7 +100,8 @@ address_space::search address_space::find_clients(duration at_most) {
     }
     return true;
   });
-  return {.found = seen.found(), .complete = complete};
+  if (!complete) return {};
+  return {.found = std::exchange(seen_, handle_scan{}).found(), .complete = true};
 }
 
 std::vector<device_mapping> address_space::device_mappings(

@@ -31,7 +31,7 @@ class address_space {
   [[nodiscard]] bool is_alive() const noexcept;
   struct search {
     std::vector<handle_scan::candidate> found{};
-    bool complete = false;  ///< False: the next one goes on where this one ended.
+    bool complete = false;  ///< False: nothing is found yet, and the next call continues it.
   };
   /// Looks for handles of RM clients in its heap and its anonymous mappings, for about this time.
   [[nodiscard]] search find_clients(duration at_most);
@@ -48,7 +48,8 @@ class address_space {
 
   pid_t pid_;
   unique_fd memory_;
-  std::uint64_t searched_ = 0;  ///< The last search, up to this address.
+  std::uint64_t searched_ = 0;  ///< A search that is not complete, up to this address.
+  handle_scan seen_;            ///< What it found.
 };
 
 }  // namespace sluice::nvidia

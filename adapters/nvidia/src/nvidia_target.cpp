@@ -28,8 +28,12 @@ constexpr duration age_at_tick = tick / 2;
 constexpr duration age_at_suspend = tick + age_at_tick;
 /// At a look after a suspend. Targets that are suspended together share it.
 constexpr duration age_at_look = 5ms;
-/// Of a process's memory, in one look. Meanwhile the process is not suspended.
-constexpr duration longest_search = 1s;
+/// Of a process's memory, in one look: an order to resume waits for it.
+constexpr duration longest_search = 50ms;
+/// Between two such looks.
+constexpr duration rest_in_search = longest_search / 2;
+/// After which the log has a line about it.
+constexpr duration long_search = 1s;
 /// Calls to resume a client at a look, before that counts as refused.
 constexpr int most_attempts = 3;
 
@@ -93,11 +97,15 @@ result<std::vector<queue_info>> nvidia_target::read() {
   const auto looked = clients_->refresh([this](const client_objects& each) { return leave(each); });
   if (!looked) return refuse(looked.error());
   forget_gone();
-  if (clients_->clients().empty() && clients_->is_searching() &&
-      !std::exchange(told_of_search_, true))
-    host_.say("process " + std::to_string(pid_) + " (" + command_of(pid_) +
-              ") has too much memory to find its CUDA client in 1 s; sluice does not suspend it "
-              "until a later search finds the client");
+  if (clients_->is_searching()) {
+    ticks_ = 0;
+    if (!arm(timer_, rest_in_search)) return last_system_error();
+    if (clients_->clients().empty() && clients_->searched_for() >= long_search &&
+        !std::exchange(told_of_search_, true))
+      host_.say("process " + std::to_string(pid_) + " (" + command_of(pid_) +
+                ") has too much memory to find its CUDA client in 1 s; sluice does not suspend it "
+                "until the search is complete");
+  }
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   users_seen_.reset();  // The process may have other descriptors than before.
   find_sharers(acts() ? age_at_look : age_at_tick);

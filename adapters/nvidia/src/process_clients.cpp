@@ -77,8 +77,7 @@ result<void> process_clients::adopt() {
     if (has_file({::getpid(), copy->get()})) continue;
     files_.push_back({number, std::move(*copy)});
     // A process opens the device before it makes its client.
-    search_in_ = std::min(search_in_, 1U);
-    search_pause_ = 1;
+    search_soon(1);
   }
   return {};
 }
@@ -89,12 +88,28 @@ bool process_clients::has_file(const remote_fd& which) const {
 }
 
 void process_clients::find_clients() {
+  if (!searching_) {
+    again_ = false;
+    searched_for_ = duration::zero();
+  }
   const time_point begun = clock::now();
   const auto search = memory_.find_clients(longest_search_);
-  for (const auto& each : search.found) add_client(each.client, each.newest);
-  searching_ = !search.complete;
   const time_point end = clock::now();
-  search_from_ = end + rest_after_search * (end - begun);
+  searched_for_ += end - begun;
+  searching_ = !search.complete;
+  if (searching_) return;
+  for (const auto& each : search.found) add_client(each.client, each.newest);
+  search_from_ = end + rest_after_search * searched_for_;
+  search_in_ = again_ ? 1 : clients_.empty() ? search_pause_ : never;
+  search_pause_ = std::min(2 * search_pause_, longest_pause);
+}
+
+void process_clients::search_soon(unsigned looks) {
+  search_in_ = std::min(search_in_, looks);
+  search_pause_ = 1;
+  // A search that is under way may be beyond it. To begin anew would never end where the process
+  // opens the device again and again.
+  again_ = true;
 }
 
 void process_clients::add_client(uapi::NvHandle handle, uapi::NvHandle newest) {
@@ -115,9 +130,7 @@ void process_clients::drop_freed() {
     return !each.client().class_of(each.client().handle(), &why) &&
            why.is(uapi::NV_ERR_INVALID_CLIENT);
   };
-  if (std::erase_if(clients_, freed) == 0) return;
-  search_in_ = 0;
-  search_pause_ = 1;
+  if (std::erase_if(clients_, freed) != 0) search_soon(0);
 }
 
 result<void> process_clients::refresh(const client_function& leaves) {
@@ -125,10 +138,8 @@ result<void> process_clients::refresh(const client_function& leaves) {
   // In this order: else a client and the one that replaces it meanwhile would be listed together.
   if (const auto adopted = adopt(); !adopted) return adopted;
   drop_closed(leaves);
-  if (search_in_ == 0 && clock::now() >= search_from_) {
+  if (searching_ || (search_in_ == 0 && clock::now() >= search_from_)) {
     find_clients();
-    search_in_ = clients_.empty() || searching_ ? search_pause_ : never;
-    search_pause_ = std::min(2 * search_pause_, longest_pause);
   } else if (search_in_ != 0 && search_in_ != never) {
     --search_in_;
   }

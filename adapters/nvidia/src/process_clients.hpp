@@ -27,9 +27,8 @@ class process_clients {
  public:
   /// Needs the right to attach to the process.
   /// \param pidfd of the process, which is certain to be the right one.
-  /// \param longest_search how long a refresh() may search the process's memory for clients. A
-  /// later
-  ///                       one continues that search.
+  /// \param longest_search how long a refresh() may search the process's memory for clients. The
+  ///                       next one continues that search, which finds none before its end.
   /// \return the system's error.
   [[nodiscard]] static result<process_clients> open(pid_t pid, unique_fd pidfd,
                                                     const device_file& device,
@@ -59,8 +58,10 @@ class process_clients {
   [[nodiscard]] std::vector<remote_fd> sharers(const std::vector<remote_fd>& users) const;
   /// Returns whether any process has the open file of a client, over which this one reaches it.
   [[nodiscard]] bool is_shared(const client_objects& of) const;
-  /// Returns whether the last search did not reach the end of the memory.
+  /// Returns whether a search is under way: call refresh() soon.
   [[nodiscard]] bool is_searching() const noexcept { return searching_; }
+  /// Returns how long the last search took, or has taken so far.
+  [[nodiscard]] duration searched_for() const noexcept { return searched_for_; }
   [[nodiscard]] bool is_alive() const noexcept { return memory_.is_alive(); }
 
  private:
@@ -79,6 +80,8 @@ class process_clients {
   result<void> adopt();
   bool has_file(const remote_fd& which) const;
   void find_clients();
+  /// \param looks until then.
+  void search_soon(unsigned looks);
   void add_client(uapi::NvHandle handle, uapi::NvHandle newest);
   void drop_freed();
 
@@ -93,6 +96,8 @@ class process_clients {
   unsigned search_pause_ = 1;  ///< Looks between that search and the next one.
   time_point search_from_{};   ///< No search before.
   bool searching_ = false;
+  bool again_ = false;  ///< Something came since the search began.
+  duration searched_for_{};
 };
 
 }  // namespace sluice::nvidia

@@ -65,6 +65,7 @@ inline void control(const simulated_device& device, const std::string& line) {
 ///
 /// open            makes a client with its objects         -> FD CLIENT GROUP CHANNEL
 /// open hidden     the same; where its kernels' states are cannot be seen -> the same
+/// second          makes a client beside that one, in place of the last such -> CLIENT
 /// without N       opens the control device N times, and no more -> ok
 /// memory          allocates 1 GiB                         -> HANDLE
 /// context         makes a group with 2 computing channels -> GROUP CHANNEL
@@ -177,6 +178,14 @@ class gpu_program {
         const auto& group = client_->groups().front();
         answer_ << client_->fd() << ' ' << client_->handle() << ' ' << group.handle << ' '
                 << group.channels.front();
+        return true;
+      }
+      if (verb == "second") {
+        second_.reset();
+        auto made = sim::nvidia_client::open({.device = device_});
+        if (!made) return false;
+        second_ = std::move(*made);
+        answer_ << second_->handle();
         return true;
       }
       if (verb == "without") {
@@ -299,6 +308,7 @@ class gpu_program {
 
     const std::string device_;
     std::unique_ptr<sim::nvidia_client> client_;
+    std::unique_ptr<sim::nvidia_client> second_;
     std::unique_ptr<sim::gpu_queue> queue_;
     std::uint64_t last_ = 0;  ///< Of its kernels.
     std::uint32_t next_object_ = 0;

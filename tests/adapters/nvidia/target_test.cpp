@@ -714,6 +714,42 @@ TEST_F(NvidiaTarget, FindsAClientInSeveralLooks) {
   EXPECT_EQ(clients->clients().front().client().handle(), client);
 }
 
+// As of a process that uses NVML first, and CUDA later: its memory may be where the search was.
+TEST_F(NvidiaTarget, FindsAClientThatComesDuringASearch) {
+  const auto first = program_.ask("open").at(1);
+  const auto device = device_file::at(device_.nvidia_device());
+  unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, program_.pid(), 0))};
+  auto clients = process_clients::open(program_.pid(), std::move(pidfd), *device, 0s);
+  std::uint32_t second = 0;
+  do {
+    second = program_.ask("second").at(0);
+    ASSERT_TRUE(clients && clients->refresh());
+  } while (clients->is_searching());
+  std::set<std::uint32_t> found;
+  EXPECT_TRUE(eventually(patience, [&] {
+    if (!clients->refresh()) return false;
+    found.clear();
+    for (const client_objects& each : clients->clients()) found.insert(each.client().handle());
+    return found.contains(second);
+  }));
+  EXPECT_TRUE(found.contains(first));
+}
+
+// One client or more of it may be known already.
+TEST_F(NvidiaTarget, SuspendsNothingDuringTheFirstSearch) {
+  program_.ask("open");
+  program_.ask("second");
+  const auto device = device_file::at(device_.nvidia_device());
+  unique_fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, program_.pid(), 0))};
+  auto clients = process_clients::open(program_.pid(), std::move(pidfd), *device, 0s);
+  for (;;) {
+    ASSERT_TRUE(clients && clients->refresh());
+    if (!clients->is_searching()) break;
+    ASSERT_TRUE(clients->clients().empty());
+  }
+  EXPECT_EQ(clients->clients().size(), 2U);
+}
+
 TEST_F(NvidiaTarget, DoesNotBelieveHandlesInMemory) {
   gpu_program other{device_};
   const auto client = other.ask("open").at(1);
