@@ -103,6 +103,14 @@ class user_list {
 /// fork(): then the rules for roles see no difference.
 [[nodiscard]] bool has_traits_of(pid_t pid, pid_t other);
 
+/// Identifies what fork() passes on, and what another container or user does not have: the user and
+/// the cgroups. 0: they cannot be read.
+/// \param thread a process, or as visible_thread_of().
+[[nodiscard]] std::uint64_t kinship_of(pid_t thread);
+/// Identifies the mount over which a descriptor was opened: two with different mounts have
+/// different open files. 0: it cannot be read, or the kernel does not tell (before Linux 5.8).
+[[nodiscard]] std::uint64_t mount_of(pid_t thread, int fd);
+
 /// Duplicates a descriptor of another process (pidfd_getfd(2)). \return the system's error.
 [[nodiscard]] result<unique_fd> duplicate(const unique_fd& pidfd, int fd);
 

@@ -32,6 +32,7 @@ bool take(std::string_view line, std::span<std::uint64_t> into) {
   return line.empty();
 }
 
+constexpr std::uint64_t most_int = std::numeric_limits<int>::max();
 constexpr bool fits(std::uint64_t value) noexcept {
   return value <= std::numeric_limits<std::uint32_t>::max();
 }
@@ -41,8 +42,12 @@ constexpr bool fits(std::uint64_t value) noexcept {
 std::string to_text(const held_process& what) {
   std::string text;
   for (const auto& each : what.clients)
-    append(text, 'c', {each.handle, static_cast<std::uint64_t>(each.fd), each.disables});
+    append(text, 'c',
+           {each.handle, static_cast<std::uint64_t>(each.fd), each.disables, each.mount});
   for (const auto& each : what.slices) append(text, 's', {each.client, each.group, each.own});
+  for (const auto& each : what.sharers)
+    append(text, 'p', {static_cast<std::uint64_t>(each.pid), each.start_time});
+  append(text, 'k', {what.kinship});
   return text;
 }
 
@@ -52,21 +57,26 @@ std::optional<held_process> parse_held_process(std::string_view text) {
     const auto line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     if (line.starts_with('c')) {
-      std::array<std::uint64_t, 3> numbers{};
+      std::array<std::uint64_t, 4> numbers{};
       if (!take(line.substr(1), numbers)) return {};
-      const auto [handle, fd, disables] = numbers;
-      if (!fits(handle) || fd > static_cast<std::uint64_t>(std::numeric_limits<int>::max()) ||
-          !fits(disables))
-        return {};
+      const auto [handle, fd, disables, mount] = numbers;
+      if (!fits(handle) || fd > most_int || !fits(disables)) return {};
       found.clients.push_back({.handle = static_cast<uapi::NvHandle>(handle),
                                .fd = static_cast<int>(fd),
-                               .disables = static_cast<std::uint32_t>(disables)});
+                               .disables = static_cast<std::uint32_t>(disables),
+                               .mount = mount});
     } else if (line.starts_with('s')) {
       std::array<std::uint64_t, 3> numbers{};
       if (!take(line.substr(1), numbers) || !fits(numbers[0]) || !fits(numbers[1])) return {};
       found.slices.push_back({.client = static_cast<uapi::NvHandle>(numbers[0]),
                               .group = static_cast<uapi::NvHandle>(numbers[1]),
                               .own = numbers[2]});
+    } else if (line.starts_with('p')) {
+      std::array<std::uint64_t, 2> numbers{};
+      if (!take(line.substr(1), numbers) || numbers[0] > most_int) return {};
+      found.sharers.push_back({.pid = static_cast<pid_t>(numbers[0]), .start_time = numbers[1]});
+    } else if (line.starts_with('k')) {
+      if (!take(line.substr(1), {&found.kinship, 1})) return {};
     } else {
       return {};
     }

@@ -108,6 +108,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   }
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   users_seen_.reset();  // The process may have other descriptors than before.
+  kinship_ = kinship_of(pid_);
   find_sharers(acts() ? age_at_look : age_at_tick);
   // Whether it may be managed is asked before each suspend: the host names one process after the
   // other as offline.
@@ -166,6 +167,10 @@ void nvidia_target::find_sharers(duration age) {
   auto users = users_.now(age);
   if (users == users_seen_) return;
   sharers_ = clients_->sharers(*users);
+  other_sharers_.clear();
+  for (const remote_fd& each : sharers_)
+    if (const auto start = start_time_of(each.pid); start && kinship_of(each.pid) != kinship_)
+      other_sharers_.push_back({.pid = each.pid, .start_time = *start});
   users_seen_ = std::move(users);
 }
 
@@ -201,7 +206,7 @@ std::optional<nvidia_target::place> nvidia_target::find(driver_queue_id id, gpu_
 }
 
 std::string nvidia_target::record() const {
-  held_process what;
+  held_process what{.sharers = other_sharers_, .kinship = kinship_};
   for (const client_objects& each : clients_->clients()) {
     // One more, for what is about to be disabled.
     std::uint32_t most = 0;
@@ -209,7 +214,8 @@ std::string nvidia_target::record() const {
       if (key.first == each.client().handle()) most = std::max(most, one.count);
     what.clients.push_back({.handle = each.client().handle(),
                             .fd = clients_->descriptor_of(each),
-                            .disables = most + 1});
+                            .disables = most + 1,
+                            .mount = mount_of(::getpid(), each.client().fd())});
     for (const auto& [handle, group] : each.groups()) {
       if (!group.computes) continue;
       std::uint64_t own = 0;

@@ -101,10 +101,12 @@ class nvidia_target final : public agent::lane_target {
   std::vector<queue_info> queues_;                       ///< At the last look.
   user_list::list users_seen_;  ///< Of which the next are some. Null: compare them again.
   std::vector<remote_fd> sharers_;
-  pid_t told_of_ = 0;             ///< Of which sharer the log has a line.
-  bool told_of_refusal_ = false;  ///< Of leave(), in the log.
-  bool told_of_search_ = false;   ///< That it takes longer.
-  std::string refused_;           ///< Why, as a sentence.
+  std::uint64_t kinship_ = 0;                        ///< Of the process, at the last look.
+  std::vector<held_process::sharer> other_sharers_;  ///< Those with another one.
+  pid_t told_of_ = 0;                                ///< Of which sharer the log has a line.
+  bool told_of_refusal_ = false;                     ///< Of leave(), in the log.
+  bool told_of_search_ = false;                      ///< That it takes longer.
+  std::string refused_;                              ///< Why, as a sentence.
 };
 
 }  // namespace sluice::nvidia

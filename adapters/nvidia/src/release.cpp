@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -58,6 +57,53 @@ bool restore_slices(const client_objects& of, const held_process& held) {
   return done;
 }
 
+/// Whether a process can have an open file of the recorded one: by fork(), or as it was recorded.
+bool may_share(const remote_fd& of, pid_t thread, const held_process& held) {
+  if (held.kinship == 0 || kinship_of(thread) == held.kinship) return true;
+  return std::ranges::any_of(held.sharers, [&](const auto& each) {
+    return each.pid == of.pid && each.start_time == start_time_of(of.pid);
+  });
+}
+
+/// Releases clients in other processes. A question about a client over another's open file leaves
+/// 17 lines in the kernel's log: so it asks only over those that may be the right ones, and once.
+/// \return false if one may be out of reach.
+bool release_elsewhere(std::map<uapi::NvHandle, held_process::client> missing,
+                       const device_file& device, const held_process& held,
+                       const process_clients::client_function& release) {
+  bool done = true;
+  std::vector<unique_fd> asked;
+  for (const remote_fd& each : list_users(device)) {
+    const pid_t thread = each.thread != 0 ? each.thread : each.pid;
+    const std::uint64_t mount = mount_of(thread, each.fd);
+    const auto may_be_over_it = [mount](const auto& one) {
+      return mount == 0 || one.second.mount == 0 || one.second.mount == mount;
+    };
+    const auto is_it = [&](const unique_fd& copy) { return is_same_file(copy.get(), each); };
+    if (std::ranges::none_of(missing, may_be_over_it) || !may_share(each, thread, held) ||
+        std::ranges::any_of(asked, is_it))
+      continue;
+    const auto pidfd = open_process(each.pid, thread);
+    // An older kernel does not open it: it may have the client.
+    done &= pidfd || each.thread == 0;
+    auto copy = pidfd ? duplicate(*pidfd, each.fd) : result<unique_fd>{pidfd.error()};
+    if (!copy) continue;
+    for (auto one = missing.begin(); one != missing.end();) {
+      const rm_client client{copy->get(), one->first};
+      if (!may_be_over_it(*one) || client.class_of(one->first) != uapi::NV01_ROOT_CLIENT) {
+        ++one;
+        continue;
+      }
+      client_objects objects{client, first_object};
+      objects.look();
+      (void)release(objects);
+      one = missing.erase(one);
+    }
+    asked.push_back(std::move(*copy));
+  }
+  return done;
+}
+
 /// \param thread as visible_thread_of().
 result<process_clients> read(pid_t pid, pid_t thread, const device_file& device) {
   if (thread == 0) return errc::unknown_target;
@@ -80,9 +126,10 @@ result<void> release_process(pid_t pid, const device_file& device, const held_pr
     // Also a client that the record lacks: it may have come between the record and the hold.
     done &= enable_all(one, disables + 1);
     done &= restore_slices(one, held);
+    return done;
   };
-  std::set<uapi::NvHandle> missing;
-  for (const auto& each : held.clients) missing.insert(each.handle);
+  std::map<uapi::NvHandle, held_process::client> missing;
+  for (const auto& each : held.clients) missing.emplace(each.handle, each);
   // Over the recorded descriptors first: to search the memory may take a second.
   const pid_t thread = pid > 0 ? visible_thread_of(pid) : 0;
   const auto process =
@@ -109,22 +156,7 @@ result<void> release_process(pid_t pid, const device_file& device, const held_pr
   }
   // The process may have ended or closed its descriptor, and another one still have the open file.
   // Or its own memory does not show the client any more.
-  if (!missing.empty()) {
-    for (const remote_fd& each : list_users(device)) {
-      const auto pidfd = open_process(each.pid, each.thread != 0 ? each.thread : each.pid);
-      // An older kernel does not give it: it may have the client.
-      done &= pidfd || each.thread == 0;
-      const auto copy = pidfd ? duplicate(*pidfd, each.fd) : result<unique_fd>{pidfd.error()};
-      if (!copy) continue;
-      for (const uapi::NvHandle handle : missing) {
-        const rm_client client{copy->get(), handle};
-        if (client.class_of(handle) != uapi::NV01_ROOT_CLIENT) continue;
-        client_objects objects{client, first_object};
-        objects.look();
-        release(objects);
-      }
-    }
-  }
+  if (!missing.empty()) done &= release_elsewhere(std::move(missing), device, held, release);
   if (!done) return errc::lost;
   return {};
 }

@@ -948,6 +948,60 @@ TEST_F(NvidiaTarget, ReleasesAClientThatIsNoLongerInMemory) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
+// A question about a client over another's open file leaves lines in the kernel's log.
+TEST_F(NvidiaTarget, IsReleasedWithoutQuestionsToUnrelatedProcesses) {
+  const auto fd = program_.ask("open").at(0);
+  gpu_program unrelated{device_};
+  held_process held;
+  {
+    managed target{device_, program_.pid()};
+    ASSERT_TRUE(target.open());
+    target.suspend(target.computing());
+    held = parse_held_process(target->record()).value();
+  }
+  ASSERT_NE(held.kinship, 0U);
+  // Of another user.
+  ASSERT_TRUE(unrelated.execs("take " + std::to_string(program_.pid()) + " " + std::to_string(fd)));
+  program_.tell("exit");
+  ASSERT_TRUE(program_.process().succeeds(patience));
+  const auto device = device_file::at(device_.nvidia_device());
+  ASSERT_EQ(list_users(*device).size(), 1U);
+  const auto questions = [&] { return stat_of(device_, "CLIENT_GET_HANDLE_INFO"); };
+  const auto before = questions();
+  ASSERT_TRUE(release_process(0, *device, held));
+  EXPECT_EQ(questions(), before);
+  // It is asked if it was recorded, but not over a file of another mount.
+  held.sharers.push_back({.pid = unrelated.pid(), .start_time = unrelated.start_time()});
+  auto elsewhere = held;
+  if (elsewhere.clients.front().mount++ != 0) {
+    ASSERT_TRUE(release_process(0, *device, elsewhere));
+    EXPECT_EQ(questions(), before);
+  }
+  EXPECT_EQ(held_channels(device_), 8);
+  ASSERT_TRUE(release_process(0, *device, held));
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTarget, RecordsWhichUnrelatedProcessesShareItsClient) {
+  const auto fd = program_.ask("open").at(0);
+  const waiting_process child{program_.ask("fork").at(0)};
+  gpu_program other{device_};
+  ASSERT_TRUE(other.execs("take " + std::to_string(program_.pid()) + " " + std::to_string(fd)));
+  managed target{device_, program_.pid(), true};
+  ASSERT_TRUE(target.open()) << target.said();
+  const auto held = parse_held_process(target->record());
+  ASSERT_TRUE(held);
+  EXPECT_THAT(held->sharers, testing::ElementsAre(held_process::sharer{
+                                 .pid = other.pid(), .start_time = other.start_time()}));
+  // And finds them again.
+  EXPECT_THAT(target.suspend(target.computing()), Each(outcome::done));
+  program_.tell("exit");
+  ASSERT_TRUE(program_.process().succeeds(patience));
+  const auto device = device_file::at(device_.nvidia_device());
+  ASSERT_TRUE(release_process(0, *device, *held));
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
 // The kernel shows its descriptors and its memory over its other threads only.
 TEST_F(NvidiaTarget, IsReleasedThoughItsMainThreadHasEnded) {
   const auto group = program_.ask("open").at(2);
