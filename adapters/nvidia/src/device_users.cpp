@@ -208,4 +208,9 @@ bool is_same_file(int own, const remote_fd& other, error_code& why) {
   return order == 0;
 }
 
+bool may_be_same_file(int own, const remote_fd& other) {
+  error_code why;
+  return is_same_file(own, other, why) || (why && why.value() != EBADF && why.value() != ESRCH);
+}
+
 }  // namespace sluice::nvidia

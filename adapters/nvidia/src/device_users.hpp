@@ -123,5 +123,7 @@ class user_list {
   error_code ignored;
   return is_same_file(own, other, ignored);
 }
+/// Returns true also if the kernel does not tell, for lack of rights, and the process may have it.
+[[nodiscard]] bool may_be_same_file(int own, const remote_fd& other);
 
 }  // namespace sluice::nvidia

@@ -352,7 +352,7 @@ bool nvidia_target::let_go(const client_objects& of) {
 }
 
 bool nvidia_target::leave(const client_objects& of) {
-  if (let_go(of) || !clients_->is_shared(of)) return true;
+  if (let_go(of) || !clients_->is_shared(of, sharers_)) return true;
   if (!std::exchange(told_of_refusal_, true))
     host_.say("process " + std::to_string(pid_) +
               " gave up a connection to the driver that another process shares, and the driver "

@@ -164,7 +164,13 @@ std::string process_clients::not_understood() const {
   return {};
 }
 
-bool process_clients::is_shared(const client_objects& of) const {
+bool process_clients::is_shared(const client_objects& of,
+                                const std::vector<remote_fd>& sharers) const {
+  const auto may_have = [&](const remote_fd& each) {
+    return may_be_same_file(of.client().fd(), each);
+  };
+  if (!has_ended(pidfd_) && may_have({pid_, descriptor_of(of)})) return true;
+  if (std::ranges::any_of(sharers, may_have)) return true;
   return std::ranges::any_of(list_users(*device_), [&](const remote_fd& each) {
     return is_same_file(of.client().fd(), each);
   });

@@ -57,7 +57,10 @@ class process_clients {
   /// Lists descriptors of other processes that share an open file with this one, out of `users`.
   [[nodiscard]] std::vector<remote_fd> sharers(const std::vector<remote_fd>& users) const;
   /// Returns whether any process has the open file of a client, over which this one reaches it.
-  [[nodiscard]] bool is_shared(const client_objects& of) const;
+  /// Also true if this process or one of `sharers`, as they were last seen, may have it, but there
+  /// are no rights over it any more.
+  [[nodiscard]] bool is_shared(const client_objects& of,
+                               const std::vector<remote_fd>& sharers) const;
   /// Returns whether a search is under way: call refresh() soon.
   [[nodiscard]] bool is_searching() const noexcept { return searching_; }
   /// Returns how long the last search took, or has taken so far.

@@ -931,6 +931,29 @@ TEST_P(NvidiaTargetWithoutRights, IsResumedWhenTheyAreLostLater) {
   EXPECT_EQ(slice_of(device_, group), usual_slice);
 }
 
+// The process still has its client, though that cannot be seen any more.
+TEST_P(NvidiaTargetWithoutRights, IsKeptWhileTheDriverRefuses) {
+  program_.ask("open");
+  test::child_process without{[this](test::channel& line) {
+    managed target{device_, program_.pid()};
+    if (!target.open()) return 1;
+    target.suspend(target.computing());
+    control(device_, "answer FIFO_DISABLE_CHANNELS:ENABLE GPU_IS_LOST times=1000000");
+    if (!GetParam().lose() || target.refresh()) return 2;
+    if (target->close()) return 3;
+    const auto held = parse_held_process(target->record());
+    line.send(held && held->clients.size() == 1 ? "kept" : "lost");
+    if (!line.receive(patience)) return 4;
+    return target->close() ? 0 : 5;
+  }};
+  EXPECT_TRUE(without.says("kept", patience));
+  EXPECT_EQ(held_channels(device_), 8);
+  control(device_, "no-faults");
+  without.line().send("go on");
+  EXPECT_TRUE(without.succeeds(patience));
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
 TEST_F(NvidiaTarget, ReleasesAClientThatIsNoLongerInMemory) {
   program_.ask("open");
   std::string record;
