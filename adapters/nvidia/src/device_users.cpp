@@ -4,6 +4,7 @@
 #include <linux/kcmp.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <array>
@@ -43,22 +44,27 @@ result<std::size_t> device_file::list(pid_t pid, std::vector<int>& into) const {
     if (size <= 0) return;
     const std::string_view name{target.data(), static_cast<std::size_t>(size)};
     if (!name.ends_with("/" + name_)) return;
-    struct stat about {};
-    if (::stat(path.c_str(), &about) == 0 && matches(about)) into.push_back(fd);
+    // Another file may have that name, in a file system that does not answer.
+    struct statx about {};
+    constexpr unsigned wanted = STATX_TYPE | STATX_INO;
+    if (::statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, wanted, &about) == 0 && matches(about))
+      into.push_back(fd);
   });
   if (!listed) return last_system_error();
   if (denied) return denied;
   return count;
 }
 
-bool device_file::matches(const struct ::stat& about) const {
-  if (S_ISCHR(about.st_mode) != is_device_) return false;
-  return is_device_ ? about.st_rdev == device_ : about.st_dev == device_ && about.st_ino == inode_;
+bool device_file::matches(const struct ::statx& about) const {
+  if (S_ISCHR(about.stx_mode) != is_device_) return false;
+  if (is_device_) return makedev(about.stx_rdev_major, about.stx_rdev_minor) == device_;
+  return makedev(about.stx_dev_major, about.stx_dev_minor) == device_ && about.stx_ino == inode_;
 }
 
 bool device_file::is_open_at(int fd) const {
-  struct stat about {};
-  return ::fstat(fd, &about) == 0 && matches(about);
+  struct statx about {};
+  constexpr unsigned wanted = STATX_TYPE | STATX_INO;
+  return ::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, wanted, &about) == 0 && matches(about);
 }
 
 pid_t visible_thread_of(pid_t pid) { return leader_is_exiting(pid) ? living_thread_of(pid) : pid; }
@@ -115,11 +121,15 @@ std::vector<remote_fd> user_list::read() {
     const auto known = processes_.find(pid);
     process& one = now[pid];
     if (known != processes_.end()) one = std::move(known->second);
-    // Not all of them are due in one read.
+    // Not all of them are due in one read. The inode differs if the pid is another process's.
     const time_point time = clock::now();
     const bool is_due = time - one.listed >= 500ms + 50ms * (pid % 10);
-    if (known == processes_.end() || is_due || one.descriptors != about.st_size) {
-      one = {.descriptors = about.st_size, .listed = time, .of_device = descriptors_of(pid, of_)};
+    if (known == processes_.end() || is_due || one.descriptors != about.st_size ||
+        one.inode != about.st_ino) {
+      one = {.inode = about.st_ino,
+             .descriptors = about.st_size,
+             .listed = time,
+             .of_device = descriptors_of(pid, of_)};
     }
     all.insert(all.end(), one.of_device.begin(), one.of_device.end());
   });

@@ -36,7 +36,7 @@ class device_file {
   [[nodiscard]] bool is_open_at(int fd) const;
 
  private:
-  [[nodiscard]] bool matches(const struct ::stat& about) const;
+  [[nodiscard]] bool matches(const struct ::statx& about) const;
 
   std::string name_;  ///< Without directories.
   bool is_device_ = false;
@@ -81,6 +81,7 @@ class user_list {
 
  private:
   struct process {
+    ino_t inode = 0;        ///< Of its directory: another process with this pid has another one.
     off_t descriptors = 0;  ///< Number of them.
     time_point listed{};
     std::vector<remote_fd> of_device{};

@@ -3,6 +3,7 @@
 #include "eventually.hpp"
 
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -102,6 +104,43 @@ TEST_F(DeviceUsers, AreListedAgainWhenAProcessGetsAnotherDescriptor) {
   ::kill(child_, SIGKILL);
   ::waitpid(child_, nullptr, 0);
   EXPECT_EQ(count_of_child(*users.now(0s)), 0);
+}
+
+TEST_F(DeviceUsers, AreNotThoseOfAnEarlierProcessWithThatPid) {
+  user_list users{device_file::at(path_).value()};
+  const pid_t first = ::fork();
+  if (first == 0)
+    for (;;) ::pause();
+  const auto count = [&] { return std::ranges::count(*users.now(0s), first, &remote_fd::pid); };
+  EXPECT_EQ(count(), 1);
+  ::kill(first, SIGKILL);
+  ::waitpid(first, nullptr, 0);
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  clone_args how{};
+  how.exit_signal = SIGCHLD;
+  how.set_tid = reinterpret_cast<std::uintptr_t>(&first);
+  how.set_tid_size = 1;
+  const auto second = static_cast<pid_t>(::syscall(SYS_clone3, &how, sizeof how));
+  if (second == 0) {
+    // As many descriptors as the first one had.
+    ::dup2(ready[1], own_.get());
+    ::close(ready[0]);
+    ::close(ready[1]);
+    (void)!::write(own_.get(), "r", 1);
+    for (;;) ::pause();
+  }
+  char is_ready = 0;
+  const bool made = second > 0 && ::read(ready[0], &is_ready, 1) == 1;
+  for (const int each : ready) ::close(each);
+  if (made) {
+    EXPECT_EQ(second, first);
+    EXPECT_EQ(count(), 0);
+    ::kill(second, SIGKILL);
+    ::waitpid(second, nullptr, 0);
+  } else {
+    GTEST_SKIP() << "needs CAP_CHECKPOINT_RESTORE";
+  }
 }
 
 TEST_F(DeviceUsers, TellsOpenFilesApart) {
