@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -138,7 +139,22 @@ bool is_free(int fd) noexcept {
   return ::fcntl(fd, F_OFD_GETLK, &whole) == 0 && whole.l_type == F_UNLCK;
 }
 
-/// Of each process that has the file: a clause about it. Empty: none can be seen.
+/// Whether the process has the record locked over this descriptor, which a mere reader has not.
+bool has_locked(const std::string& folder, int fd, const struct stat& record) {
+  const std::string number = std::to_string(fd);
+  struct statx about {};
+  // Another file may have that name, in a file system that does not answer.
+  if (::statx(AT_FDCWD, (folder + "/fd/" + number).c_str(), AT_STATX_DONT_SYNC, STATX_INO,
+              &about) != 0 ||
+      makedev(about.stx_dev_major, about.stx_dev_minor) != record.st_dev ||
+      about.stx_ino != record.st_ino)
+    return false;
+  std::array<char, 1024> text;
+  const auto locks = read_small_file((folder + "/fdinfo/" + number).c_str(), text);
+  return locks && locks->find("OFDLCK") != std::string_view::npos;
+}
+
+/// Of each process that has the file locked: a clause about it. Empty: none can be seen.
 std::string who_has(int file, const std::string& path) {
   std::string all;
   struct stat own {};
@@ -154,9 +170,7 @@ std::string who_has(int file, const std::string& path) {
       std::array<char, 4096> target;
       const ssize_t size = ::readlink(link.c_str(), target.data(), target.size());
       const std::string_view words{target.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
-      struct stat about {};
-      has |= words.ends_with(name) && ::stat(link.c_str(), &about) == 0 &&
-             about.st_dev == own.st_dev && about.st_ino == own.st_ino;
+      has |= words.ends_with(name) && has_locked(folder, fd, own);
     });
     if (!has) return;
     std::array<char, 1024> text;
@@ -164,7 +178,12 @@ std::string who_has(int file, const std::string& path) {
     const std::string number = std::to_string(pid);
     all +=
         std::string{all.empty() ? "" : "; "} + "process " + number + " (" + command_of(pid) + ") ";
-    if (stat && stat->find(") T ") != std::string_view::npos)
+    const auto state = stat ? stat->substr(std::min(stat->rfind(')') + 1, stat->size()), 3) : "";
+    if (state == " t ")
+      all += "is stopped by " + debugger_of(pid) +
+             ", and suspended work waits for it: let it go on there, or end it with 'kill -KILL " +
+             number + "'";
+    else if (state == " T ")
       all += "is stopped, and suspended work waits for it: run 'kill -CONT " + number +
              "', or end it with 'kill -KILL " + number + "'";
     else

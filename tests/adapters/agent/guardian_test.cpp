@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -264,6 +265,35 @@ TEST_F(Guardian, IsNamedWhenItIsStoppedAndTheNextAgentWaits) {
   EXPECT_THAT(said_, HasSubstr("run 'kill -CONT " + number + "'"));
   EXPECT_TRUE(is_there(file("one")));
   ::kill(guardian, SIGCONT);
+  EXPECT_TRUE(all_released());
+  EXPECT_TRUE(over());
+}
+
+TEST_F(Guardian, IsNamedWhenADebuggerStopsItAndNoReaderIsNamed) {
+  test::family agent = agent_that(60s);
+  ASSERT_EQ(agent.heard(), 'y');
+  const pid_t reader = ::fork();
+  if (reader == 0) {
+    const int opened = ::open(record_.c_str(), O_RDONLY);
+    ::raise(SIGSTOP);
+    ::_exit(opened >= 0 ? 0 : 1);
+  }
+  EXPECT_EQ(::waitpid(reader, nullptr, WUNTRACED), reader);
+  const pid_t guardian = test::guardian_of(agent.pid());
+  ASSERT_NE(guardian, 0);
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, guardian, 0, 0), 0);
+  ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, guardian, 0, 0), 0);
+  ASSERT_EQ(::waitpid(guardian, nullptr, __WALL), guardian);
+  ::kill(agent.pid(), SIGKILL);
+  ASSERT_TRUE(eventually(patience, [&] { return test::is_gone(agent.pid()); }));
+  EXPECT_EQ(open(50ms), nullptr);
+  EXPECT_THAT(said_, HasSubstr("process " + std::to_string(guardian) +
+                               " (sluice-guardian) is stopped by process " +
+                               std::to_string(::getpid()) + " ("));
+  EXPECT_THAT(said_, testing::Not(HasSubstr("process " + std::to_string(reader) + " (")));
+  EXPECT_EQ(::ptrace(PTRACE_DETACH, guardian, 0, 0), 0);
+  ::kill(reader, SIGKILL);
+  ::waitpid(reader, nullptr, 0);
   EXPECT_TRUE(all_released());
   EXPECT_TRUE(over());
 }
