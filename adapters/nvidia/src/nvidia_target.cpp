@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 /// How often the timer asks which processes share a client.
 constexpr duration tick = 100ms;
-/// Ticks between two looks at the process. A duplicate of a descriptor must not outlive the
+/// Ticks between two looks at the process. While the agent runs, a duplicate must not outlive the
 /// target's own for longer than 1 s.
 constexpr unsigned look_every = 3;
 /// How old the list of users may be at a tick, which lanes share, and before a suspend.
