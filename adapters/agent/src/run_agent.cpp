@@ -119,10 +119,8 @@ class rescuer {
     if (held_ != 0)
       std::printf("resumed: %zu of %zu\n%s", resumed_, held_, words_.c_str());
     else if (records.empty() && !chosen_.everything)
-      std::printf(
-          "nothing is known to be held: %s has no record; if a record was lost, run "
-          "'sluice rescue --everything'\n",
-          directory.c_str());
+      std::printf("nothing is known to be held: %s has no record; if a record was lost, run %s\n",
+                  directory.c_str(), of("rescue --everything").c_str());
     else if (!failed && !owned_ && !chosen_.everything)
       std::puts(unread_ ? "nothing is held by the agents whose records this user may read"
                         : "nothing is held");
@@ -136,6 +134,13 @@ class rescuer {
   static void say(std::string_view words) {
     std::fprintf(stderr, "%s: %.*s\n", program_invocation_short_name,
                  static_cast<int>(words.size()), words.data());
+  }
+
+  /// A command of sluice for this directory, as messages name it.
+  std::string of(const std::string& words) const {
+    const std::string directory = std::filesystem::path{owner_}.parent_path();
+    const bool own = directory == std::filesystem::path{default_owner_lock}.parent_path();
+    return "'sluice " + words + (own ? "" : " --directory " + directory) + "'";
   }
 
   /// \return false where the record cannot be looked at.
@@ -156,9 +161,10 @@ class rescuer {
     if (seen.holds.empty()) return true;
     if (const auto owner = node_lock::look(seen.owner_lock); owner && *owner && !(*owner)->ended) {
       owned_ = true;
+      const std::string advice =
+          by_hand ? "run " + of("resume PID") : "run " + of("pause") + ", or end that program";
       std::printf("%s is owned by %s; that agent resumes what it suspended; to resume it now, %s\n",
-                  seen.owner_lock.c_str(), (*owner)->words.c_str(),
-                  by_hand ? "run 'sluice resume PID'" : "run 'sluice pause', or end that program");
+                  seen.owner_lock.c_str(), (*owner)->words.c_str(), advice.c_str());
       return by_hand;  // what a 'sluice suspend' holds is to be held
     }
     const auto record = hold_record::open(seen.path, rescue_patience, say);
@@ -192,10 +198,11 @@ class rescuer {
       const std::string lock = which == 0 ? owner_ : hand_lock(owner_, which);
       const auto owner = node_lock::look(lock);
       if (owner && *owner) {
-        why = lock + " is owned by " + (*owner)->words +
-              (which == 0 ? "; 'sluice pause' makes it resume everything; to go on without it, "
-                            "stop that program"
-                          : "; run 'sluice resume' for the process that it holds");
+        why =
+            lock + " is owned by " + (*owner)->words +
+            (which == 0 ? "; " + of("pause") +
+                              " makes it resume everything; to go on without it, stop that program"
+                        : "; run " + of("resume PID") + " for the process that it holds");
         break;
       }
       auto mine = node_lock::acquire(lock, [&why](std::string_view words) { why = words; });

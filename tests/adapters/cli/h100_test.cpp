@@ -162,6 +162,40 @@ TEST_F(SluiceOnH100, RescuesWithoutARecord) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
+TEST_F(SluiceOnH100, RescuesThroughTheDaemonThatOwnsTheNode) {
+  const auto daemon = run_daemon();
+  const auto untouched = run({"rescue", "--no-pause"});
+  EXPECT_THAT(untouched.out, HasSubstr("run 'sluice pause --directory " + directory() + "'"));
+  EXPECT_FALSE(std::filesystem::exists(directory() + "/disabled"));
+
+  const auto rescued = run({"rescue", "--config", config()}, false);
+  EXPECT_EQ(rescued.code, 0) << rescued.err;
+  EXPECT_THAT(rescued.out,
+              AllOf(HasSubstr("resumed: 1 of 1\n  " + name() + "\n"),
+                    HasSubstr("process " + std::to_string(daemon->pid())),
+                    HasSubstr(" stays paused and suspends nothing; 'sluice unpause --directory " +
+                              directory() + "' ends the pause\n")));
+  EXPECT_EQ(rescued.err, "");
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_TRUE(std::filesystem::exists(directory() + "/disabled"));
+  const auto again = run({"rescue"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr(" owns the node, and has suspended no process\n"));
+
+  const auto all = run({"rescue", "--everything"});
+  EXPECT_EQ(all.code, 1);
+  EXPECT_THAT(all.err, HasSubstr("'sluice rescue --everything --directory " + directory() + "'"));
+  EXPECT_EQ(run({"unpause"}).code, 0);
+  EXPECT_TRUE(eventually(patience, [&] { return held_channels(device_) == 8; }));
+  // It cannot answer, and its agent resumes everything after the lease.
+  daemon->signal(SIGSTOP);
+  const auto silent = run({"rescue"});
+  EXPECT_EQ(silent.code, 0);
+  EXPECT_THAT(silent.err, HasSubstr("warning: "));
+  EXPECT_EQ(held_channels(device_), 0);
+  daemon->signal(SIGCONT);
+}
+
 TEST_F(SluiceOnH100, RescuesNothingInTheWrongPlace) {
   const auto absent = run({"rescue"});
   EXPECT_EQ(absent.code, 1);

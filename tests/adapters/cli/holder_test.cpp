@@ -220,7 +220,8 @@ TEST_F(AgentHolder, IsRescuedWhereNoProcessIsLeftToResumeIt) {
   EXPECT_EQ(lost.code, 0) << lost.err;
   EXPECT_EQ(lost.out, "nothing is known to be held: " + directory() +
                           " has no record; if a record was lost, run 'sluice rescue "
-                          "--everything'\n");
+                          "--everything --directory " +
+                          directory() + "'\n");
 
   // Of which no record is left.
   target_.signal(SIGSTOP);

@@ -18,7 +18,7 @@ grep -q "^ExecStart=$bin/sluice run --config /etc/sluice/sluice.toml$" "$work/sl
 grep -q '^ConditionPathExists=|/dev/kfd$' "$work/sluice.service"
 grep -q '^ConditionPathExists=|/dev/nvidiactl$' "$work/sluice.service"
 # The same directory as the daemon's, whatever it is.
-grep -q "^ExecStopPost=$bin/sluice rescue --config /etc/sluice/sluice.toml$" "$work/sluice.service"
+grep -q "^ExecStopPost=$bin/sluice rescue --no-pause --config /etc/sluice/sluice.toml$" "$work/sluice.service"
 grep -q '^WantedBy=.* dev-kfd.device$' "$work/sluice.service"
 grep -q '^SUBSYSTEM=="kfd", .*TAG+="systemd"$' "$source/adapters/cli/systemd/sluice.udev"
 said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$said"; exit 1; }
