@@ -2,6 +2,8 @@
 /// \file
 /// The records of what agents suspended, as commands see them.
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -18,6 +20,9 @@ struct found_record {
   /// It has holds, and its agent and guardian have ended: until the next agent starts, only
   /// `sluice rescue` resumes the processes.
   bool is_orphaned = false;
+  /// It has holds, and its agent has ended, but this guardian has it locked and is stopped: until
+  /// it continues or ends, no process resumes them. 0: none that this user can see.
+  pid_t stopped_guardian = 0;
   /// errc::not_supported if another version of sluice wrote it since the machine started; else the
   /// system's error, if it cannot be read.
   error_code error{};

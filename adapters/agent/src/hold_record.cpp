@@ -154,27 +154,41 @@ bool has_locked(const std::string& folder, int fd, const struct stat& record) {
   return locks && locks->find("OFDLCK") != std::string_view::npos;
 }
 
+/// Whether the process has the record locked, as far as this user may see.
+bool has_locked(pid_t pid, const struct stat& record, const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const std::string folder = "/proc/" + std::to_string(pid);
+  bool has = false;
+  (void)for_each_numbered_entry<int>(folder + "/fd", [&](int fd) {
+    // By its name first: to ask for the attributes of any file may block.
+    const std::string link = folder + "/fd/" + std::to_string(fd);
+    std::array<char, 4096> target;
+    const ssize_t size = ::readlink(link.c_str(), target.data(), target.size());
+    const std::string_view words{target.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+    has |= words.ends_with(name) && has_locked(folder, fd, record);
+  });
+  return has;
+}
+
+/// By a signal or a tracer.
+bool is_stopped(pid_t pid) {
+  std::array<char, 1024> room;
+  const auto stat = read_small_file(("/proc/" + std::to_string(pid) + "/stat").c_str(), room);
+  const auto end = stat ? stat->rfind(')') : std::string_view::npos;
+  if (end == std::string_view::npos) return false;
+  const auto rest = stat->substr(end);
+  return rest.starts_with(") T ") || rest.starts_with(") t ");
+}
+
 /// Of each process that has the file locked: a clause about it. Empty: none can be seen.
 std::string who_has(int file, const std::string& path) {
   std::string all;
   struct stat own {};
   if (::fstat(file, &own) != 0) return all;
-  const std::string name = path.substr(path.rfind('/') + 1);
   (void)for_each_numbered_entry<pid_t>("/proc", [&](pid_t pid) {
-    const std::string folder = "/proc/" + std::to_string(pid);
-    bool has = false;
-    if (pid == ::getpid()) return;
-    (void)for_each_numbered_entry<int>(folder + "/fd", [&](int fd) {
-      // By its name first: to ask for the attributes of any file may block.
-      const std::string link = folder + "/fd/" + std::to_string(fd);
-      std::array<char, 4096> target;
-      const ssize_t size = ::readlink(link.c_str(), target.data(), target.size());
-      const std::string_view words{target.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
-      has |= words.ends_with(name) && has_locked(folder, fd, own);
-    });
-    if (!has) return;
+    if (pid == ::getpid() || !has_locked(pid, own, path)) return;
     std::array<char, 1024> text;
-    const auto stat = read_small_file((folder + "/stat").c_str(), text);
+    const auto stat = read_small_file(("/proc/" + std::to_string(pid) + "/stat").c_str(), text);
     const std::string number = std::to_string(pid);
     all +=
         std::string{all.empty() ? "" : "; "} + "process " + number + " (" + command_of(pid) + ") ";
@@ -190,6 +204,22 @@ std::string who_has(int file, const std::string& path) {
       all += "resumes what it suspended, and exits then";
   });
   return all;
+}
+
+/// As found_record::stopped_guardian. The guardian is a child of its agent.
+pid_t find_stopped_guardian(int file, const std::string& path) {
+  pid_t found = 0;
+  struct stat own {};
+  if (::fstat(file, &own) != 0) return found;
+  (void)for_each_numbered_entry<pid_t>("/proc", [&](pid_t pid) {
+    if (command_of(pid) != "sluice-guardian" || !is_stopped(pid) || !has_locked(pid, own, path))
+      return;
+    std::array<char, 4096> room;
+    const auto status = read_small_file(("/proc/" + std::to_string(pid) + "/status").c_str(), room);
+    const auto parent = static_cast<pid_t>(status ? status_number(*status, "PPid").value_or(0) : 0);
+    if (parent == 0 || is_stopped(parent) || !has_locked(parent, own, path)) found = pid;
+  });
+  return found;
 }
 
 }  // namespace
@@ -292,6 +322,8 @@ result<hold_record::content> hold_record::look(const std::string& path) {
   ::munmap(mapped, sizeof(page));
   // Looked at before and after, because an agent may have begun or ended meanwhile.
   seen.is_orphaned = !seen.holds.empty() && free && is_free(file->get());
+  if (!seen.holds.empty() && !free)
+    seen.stopped_guardian = find_stopped_guardian(file->get(), path);
   return seen;
 }
 
@@ -307,6 +339,7 @@ std::vector<found_record> find_records(const std::string& owner_lock) {
       if (!seen->is_there) continue;
       one.holds = std::move(seen->holds);
       one.is_orphaned = seen->is_orphaned;
+      one.stopped_guardian = seen->stopped_guardian;
     }
     all.push_back(std::move(one));
   }

@@ -43,7 +43,8 @@ class hold_record final : public hold_book {
     bool is_there = false;  ///< The file.
     acting_choice by{};     ///< Whose holds they are.
     std::vector<hold> holds{};
-    bool is_orphaned = false;  ///< As found_record::is_orphaned.
+    bool is_orphaned = false;    ///< As found_record::is_orphaned.
+    pid_t stopped_guardian = 0;  ///< As found_record::stopped_guardian.
   };
 
   /// Makes the file where it is missing (0600).

@@ -159,6 +159,13 @@ class rescuer {
       return false;
     }
     if (seen.holds.empty()) return true;
+    if (seen.stopped_guardian != 0) {
+      const std::string guardian = std::to_string(seen.stopped_guardian);
+      say("cannot rescue: the agent of " + seen.path + " has ended, and its guardian, process " +
+          guardian + ", is stopped; run 'kill -CONT " + guardian + "', or 'kill -KILL " + guardian +
+          "' and then " + of("rescue") + " again");
+      return false;
+    }
     if (const auto owner = node_lock::look(seen.owner_lock); owner && *owner && !(*owner)->ended) {
       owned_ = true;
       const std::string advice =

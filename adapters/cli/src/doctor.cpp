@@ -20,8 +20,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include <boost/json.hpp>
 #include <fmt/format.h>
@@ -157,13 +159,24 @@ check check_pause(const node_files& files) {
 check check_records(const node_files& files) {
   const std::string name = "records";
   const std::string how = files.owner() + ".holds, and those of 'sluice suspend' beside it";
-  std::string left;
-  for (const auto& [pid, record] : find_orphans(files))
-    left += fmt::format("{}process {} ({})", left.empty() ? "" : ", ", pid, command_of(pid));
-  if (!left.empty())
-    return {name, verdict::blocked,
-            "still held by an agent that was killed together with its guardian: " + left, how,
-            fmt::format("run 'sluice rescue{}' as root", directory_words(files))};
+  // By record, as each has an agent of its own.
+  std::map<std::string, std::pair<orphan_words, std::string>> left;
+  for (const auto& [pid, each] : find_orphans(files)) {
+    auto& [words, names] = left[each.record];
+    words = words_of(each, files);
+    names += fmt::format("{}process {} ({})", names.empty() ? "" : ", ", pid, command_of(pid));
+  }
+  std::string found;
+  std::string advice;
+  for (const auto& [record, each] : left) {
+    const auto& [words, names] = each;
+    found +=
+        fmt::format("{}{}, so these may still be suspended, or have a shortened time slice: {}",
+                    found.empty() ? "" : "; ", words.why, names);
+    if (advice.find(words.advice) == std::string::npos)
+      advice += (advice.empty() ? "" : "; ") + words.advice;
+  }
+  if (!left.empty()) return {name, verdict::blocked, found, how, advice};
   for (const auto& each : agent::find_records(files.owner()))
     if (each.error)
       return {name, verdict::unknown,

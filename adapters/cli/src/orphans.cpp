@@ -13,18 +13,28 @@ namespace sluice::cli {
 orphans find_orphans(const node_files& files) {
   orphans all;
   for (const auto& record : agent::find_records(files.owner()))
-    if (record.is_orphaned)
+    if (record.is_orphaned || record.stopped_guardian != 0)
       for (const hold& each : record.holds)
         if (each.pid > 0 && start_time_of(each.pid) == each.start_time)
-          all.emplace(each.pid, record.path);
+          all.emplace(each.pid, orphan{record.path, record.stopped_guardian});
   return all;
 }
 
-std::string orphan_text(pid_t pid, const std::string& record, const node_files& files) {
+orphan_words words_of(const orphan& one, const node_files& files) {
+  const std::string rescue = fmt::format("'sluice rescue{}' as root", directory_words(files));
+  if (one.stopped_guardian == 0)
+    return {"the agent was killed together with its guardian", "run " + rescue};
+  return {fmt::format("the agent has ended, and its guardian, process {}, is stopped",
+                      one.stopped_guardian),
+          fmt::format("run 'kill -CONT {0}', or 'kill -KILL {0}' and then {1}",
+                      one.stopped_guardian, rescue)};
+}
+
+std::string orphan_text(pid_t pid, const orphan& one, const node_files& files) {
+  const orphan_words words = words_of(one, files);
   return fmt::format(
-      "process {} ({}) is still held by an agent that was killed together with its guardian "
-      "(record {}); run 'sluice rescue{}' as root",
-      pid, command_of(pid), printable(record), directory_words(files));
+      "process {} ({}) may still be suspended, or have a shortened time slice: {} (record {}); {}",
+      pid, command_of(pid), words.why, printable(one.record), words.advice);
 }
 
 std::optional<std::string> why_orphaned(pid_t pid, const node_files& files) {

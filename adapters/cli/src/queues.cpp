@@ -103,12 +103,21 @@ bool is_evicted(const about_processes& known, pid_t pid, gpu_id gpu) {
   return known.evicted && known.evicted->contains({pid, gpu});
 }
 
+/// Empty: it is none.
+std::string_view orphan_state(const about_processes& known, pid_t pid) {
+  const auto found = known.left.find(pid);
+  if (found == known.left.end()) return {};
+  return found->second.stopped_guardian == 0 ? "orphaned" : "guardian-stopped";
+}
+
 /// "-": none is known.
 std::string state_text(const about_processes& known, pid_t pid, const queue_description& queue) {
   const holding* const by = find(known.held, pid);
   std::string state;
-  if (known.orphaned.contains(pid))
-    state = "orphaned";
+  // Records list no queues; copy queues usually run on.
+  if (const auto left = orphan_state(known, pid);
+      !left.empty() && queue.kind == queue_kind::compute)
+    state = left;
   else if (is_suspended(known, pid, queue).value_or(false))
     state = "suspended";
   else if (by != nullptr)
@@ -263,12 +272,13 @@ std::string queues_text(const node_view& node, const about_processes& known, std
     const std::string command = printable(process.command);
     const std::string what = role_text(role_of(known.given, process));
     const holding* const by = find(known.held, process.pid);
+    const std::string_view left = orphan_state(known, process.pid);
     if (process.queues.empty())
       rows.add({pid, user, command, what, "-", "-", "-", "-", "-",
-                known.orphaned.contains(process.pid) ? "orphaned"
-                : by == nullptr                      ? "-"
-                : by->holder != 0                    ? "held"
-                                                     : "traced",
+                !left.empty()     ? std::string{left}
+                : by == nullptr   ? "-"
+                : by->holder != 0 ? "held"
+                                  : "traced",
                 bytes_text(sum(process.vram))});
     for (const auto& queue : process.queues) {
       const auto* const gpu = node.find(queue.gpu);
@@ -312,6 +322,7 @@ json::value queues_json(const node_view& node, const about_processes& known,
   for (const auto& process : node.processes) {
     const holding* const by = find(known.held, process.pid);
     const roles::role_reason given = role_of(known.given, process);
+    const auto left = known.left.find(process.pid);
     json::array queues;
     for (const auto& queue : process.queues) {
       queues.push_back(json::object{
@@ -341,7 +352,9 @@ json::value queues_json(const node_view& node, const about_processes& known,
         {"role_why", to_text(given)},
         {"traced_by", pid_or_null(by != nullptr ? by->tracer : 0)},
         {"held_by", pid_or_null(by != nullptr ? by->holder : 0)},
-        {"orphaned", known.orphaned.contains(process.pid)},
+        {"orphaned", orphan_state(known, process.pid) == "orphaned"},
+        {"stopped_guardian",
+         pid_or_null(left != known.left.end() ? left->second.stopped_guardian : 0)},
         {"vram_bytes", std::move(memory)},
         {"evicted_ms", std::move(evicted)},
         {"queues", std::move(queues)},
@@ -404,8 +417,9 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
   command->add_flag("--json", chosen->json, "Print one line of JSON");
   command->footer(
       "STATE suspended: by 'sluice suspend' or a scheduler. STATE held: held by 'sluice\n"
-      "suspend', but this queue runs. STATE orphaned: its agent was killed; run 'sluice\n"
-      "rescue'. STATE traced: only the tracer knows whether the queue runs. STATE\n"
+      "suspend', but this queue runs. STATE orphaned: its agent was killed, so it may be\n"
+      "suspended; run 'sluice rescue'. STATE guardian-stopped: so may this one; see the\n"
+      "warning. STATE traced: only the tracer knows whether the queue runs. STATE\n"
       "evicted: memory is short. ROLE: by the rules of --config, or the default rules;\n"
       "'-': none; released: by 'sluice release'; gang: not complete. Only root sees\n"
       "priorities.\n" +
@@ -456,13 +470,13 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
         about.given = roles_now(*driver->make_survey(complain), *rules, complain);
         about.held = ask_holders(seen);
         about.scheduled = ask_scheduler(seen, chosen->files);
-        for (const auto& [pid, record] : find_orphans(chosen->files)) {
-          if (std::ranges::find(seen.processes, pid, &process_description::pid) ==
-              seen.processes.end())
-            continue;
-          about.orphaned.insert(pid);
-          warnings.push_back(orphan_text(pid, record, chosen->files));
-        }
+        about.left = find_orphans(chosen->files);
+        std::erase_if(about.left, [&](const auto& each) {
+          return std::ranges::find(seen.processes, each.first, &process_description::pid) ==
+                 seen.processes.end();
+        });
+        for (const auto& [pid, each] : about.left)
+          warnings.push_back(orphan_text(pid, each, chosen->files));
         if (chosen->json) {
           auto all = queues_json(seen, about, warnings);
           all.as_object()["breakers"] = breakers_json(breakers);

@@ -2,6 +2,8 @@
 /// \file
 /// `sluice queues` without its command line: what it shows of a look at the node.
 
+#include "orphans.hpp"
+
 #include <map>
 #include <optional>
 #include <set>
@@ -62,7 +64,7 @@ struct about_processes {
   holdings held{};
   scheduler_states scheduled{};
   roles::role_reasons given{};
-  std::set<pid_t> orphaned{};          ///< As find_orphans().
+  orphans left{};
   std::optional<evictions> evicted{};  ///< Nothing: not known, of one look.
   std::size_t unfiltered = 0;          ///< How many processes there were before the filter.
 };

@@ -67,10 +67,13 @@ std::optional<process_set> suspended_by(control_link& daemon, const node_files& 
 }
 
 /// Makes the daemon that owns the node resume everything, and keeps it from suspending again.
-/// \return the exit code. std::nullopt: no daemon answers.
+/// \return the exit code. std::nullopt: no daemon answers, or it cannot resume.
 std::optional<int> rescue_by_daemon(const rescue_options& chosen, const node_files& files) {
   const auto owner = node_lock::look(files.owner());
   if (!owner || !*owner || (*owner)->ended) return {};
+  // The daemon's next agent waits for it.
+  for (const auto& record : agent::find_records(files.owner()))
+    if (record.owner_lock == files.owner() && record.stopped_guardian != 0) return {};
   const std::string who = printable((*owner)->words);
   control_link daemon{files};
   control_failure failed;

@@ -1,6 +1,7 @@
 // sluice status, sluice why: what the program that owns the node knows, and why it did what it did.
 
 #include "control_link.hpp"
+#include "orphans.hpp"
 #include "output.hpp"
 #include "status_view.hpp"
 #include "subcommand.hpp"
@@ -43,6 +44,9 @@ int do_status(const status_options& chosen) {
   if (!answer) return exit_failed;
   const bool said =
       chosen.as_json ? print(json::value(*answer)) : print(status_text(*answer, terminal_width()));
+  // The daemon knows only of its running agent.
+  for (const auto& [pid, left] : find_orphans(chosen.where))
+    complain("warning: " + orphan_text(pid, left, chosen.where));
   return said ? exit_done : exit_failed;
 }
 
@@ -62,6 +66,9 @@ int do_why(const status_options& chosen) {
   if (!answer) return exit_failed;
   const bool said =
       chosen.as_json ? print(json::value(*answer)) : print(why_text(*answer, chosen.last));
+  if (target->first == "pid")
+    if (const auto left = why_orphaned(static_cast<pid_t>(target->second), chosen.where))
+      complain("warning: " + *left);
   return said ? exit_done : exit_failed;
 }
 

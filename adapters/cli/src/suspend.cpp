@@ -90,7 +90,7 @@ class holding {
   int run(int signals) {
     // Our resume would not end that hold.
     if (const auto left = why_orphaned(chosen_.pid, chosen_.files)) {
-      complain(*left + " first");
+      complain(*left);
       return exit_failed;
     }
     // To attach takes runlist cycles already, on every GPU of the process.
