@@ -298,7 +298,9 @@ std::string queues_text(const node_view& node, const about_processes& known, std
                       ? "1 process uses the driver, but the filter does not match it\n"
                       : fmt::format("{} processes use the driver, but none matches the filter\n",
                                     known.unfiltered));
-  if (rows.empty()) return out + "no process uses a GPU\n";
+  if (rows.empty())
+    return out + (node.hidden.empty() ? "no process uses a GPU\n"
+                                      : "no process that this user may see uses a GPU\n");
   return out + "\n" + rows.text(width);
 }
 
@@ -457,6 +459,7 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
           complain(*wrong);
           return exit_failed;
         }
+        if (!seen.hidden.empty()) warnings.push_back(seen.hidden);
         for (const auto& each : seen.processes)
           if (!each.not_suspended.empty())
             warnings.push_back(fmt::format("process {} ({}) {}; sluice does not suspend it",

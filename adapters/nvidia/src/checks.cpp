@@ -88,13 +88,21 @@ check check_discovery(const gpu_users& users, const roots& where) {
   if (users.has_nvml())
     return {"discovery", verdict::good, "NVML lists the processes of all users",
             "libnvidia-ml.so.1"};
+  const std::string advice =
+      where.are_own()
+          ? "install NVML (package libnvidia-ml1 or the like), or run the daemon as root"
+          : "run as root";
+  if (!users.sees_all())
+    return {"discovery", verdict::note,
+            "this user may not read the descriptors of all processes, and NVML is not in use: "
+            "processes of other users are not found",
+            "/proc", advice};
   if (!where.are_own())
-    return {"discovery", verdict::good, "descriptors in /proc show processes of this user",
+    return {"discovery", verdict::good, "descriptors in /proc show the processes of all users",
             "/proc"};
   return {"discovery", verdict::note,
           "NVML is absent: sluice finds processes whose descriptors it may read",
-          "libnvidia-ml.so.1",
-          "install NVML (package libnvidia-ml1 or the like), or run the daemon as root"};
+          "libnvidia-ml.so.1", advice};
 }
 
 check check_kcmp() {

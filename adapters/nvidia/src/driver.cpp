@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "sluice/nvidia/driver_text.hpp"
@@ -52,7 +54,12 @@ class nvidia_driver final : public driver {
            "; load NVIDIA's driver, or set SLUICE_NVIDIA_PROC to the driver's tree in /proc";
   }
   std::string why_not_listed(pid_t pid) const override {
-    return sluice::why_not_listed(pid, "NVIDIA's driver");
+    const gpu_users users{how_.where};
+    const bool hidden = !users.has_nvml() && process_of(pid) == pid &&
+                        !open_directory("/proc/" + std::to_string(pid) + "/fd") && errno == EACCES;
+    if (!hidden) return sluice::why_not_listed(pid, "NVIDIA's driver");
+    return "cannot determine whether process " + std::to_string(pid) + " (" + command_of(pid) +
+           ") uses NVIDIA's driver: this user may not read its descriptors; run as root";
   }
   std::vector<check> examine(const machine& here) const override {
     return nvidia::examine(here, how_);
@@ -72,6 +79,10 @@ class nvidia_driver final : public driver {
     const auto listed = users.list();
     if (!listed) return listed.error();
     node_view seen;
+    if (!users.sees_all())
+      seen.hidden =
+          "processes of other users are not listed, because this user may not read their "
+          "descriptors and NVML is not in use; run as root";
     for (const gpu_information& each : users.gpus()) {
       gpu_description one{
           .id = each.id, .ordinal = each.minor, .name = each.model, .pci = each.pci};

@@ -3,6 +3,10 @@
 #include "device_users.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "sluice/os/proc.hpp"
 
 namespace sluice::nvidia {
 
@@ -15,6 +19,16 @@ const std::vector<gpu_information>& gpu_users::gpus() {
   if (!gpus_.empty()) return gpus_;
   if (auto read = read_gpus(where_)) gpus_ = std::move(*read);
   return gpus_;
+}
+
+bool gpu_users::sees_all() const {
+  if (has_nvml()) return true;
+  bool all = true;
+  (void)for_each_numbered_entry<pid_t>("/proc", [&all](pid_t pid) {
+    if (all && !open_directory("/proc/" + std::to_string(pid) + "/fd") && errno == EACCES)
+      all = false;
+  });
+  return all;
 }
 
 result<std::vector<nvml_process>> gpu_users::list() {

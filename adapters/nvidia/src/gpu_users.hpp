@@ -25,6 +25,9 @@ class gpu_users {
   explicit gpu_users(const roots& where);
 
   [[nodiscard]] bool has_nvml() const noexcept { return nvml_ != nullptr; }
+  /// Whether list() has processes of all users: from NVML, or because this process may read the
+  /// descriptors of all. Cost: without NVML, a system call for each process.
+  [[nodiscard]] bool sees_all() const;
   /// Lists them by GPU, then by pid. \return the system's error if there is no device.
   [[nodiscard]] result<std::vector<nvml_process>> list();
   /// Returns the GPUs in the driver's proc tree, by minor number. Empty if it cannot be read.

@@ -239,6 +239,34 @@ TEST_F(SluiceOnH100, NamesAStoppedGuardianWhoseAgentWasKilled) {
       eventually(patience, [&] { return run({"doctor"}).out.find(name()) == std::string::npos; }));
 }
 
+TEST_F(SluiceOnH100, NamesMissingRightsWhereItDoesNotSeeAProgram) {
+  ASSERT_EQ(::geteuid(), 0U);
+  for (const auto& each :
+       {std::filesystem::path{device_.root()}, std::filesystem::path{device_.root()}.parent_path()})
+    std::filesystem::permissions(each, std::filesystem::perms{0755});
+  const auto as_nobody = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"--reuid=65534", "--regid=65534", "--clear-groups",
+                                 "--bounding-set", "-all", SLUICE_PROGRAM});
+    words.insert(words.end(), {"--directory", directory()});
+    auto environment = device_.environment();
+    environment.push_back("SLUICE_BREAKERS=" + device_.root() + "/breakers");
+    command made{"/usr/bin/setpriv", std::move(words), std::move(environment)};
+    const auto code = made.ends();
+    return finished{code.value_or(-1), made.out(), made.err()};
+  };
+  const auto queues = as_nobody({"queues"});
+  EXPECT_EQ(queues.code, 0);
+  EXPECT_THAT(queues.out, HasSubstr("no process that this user may see uses a GPU\n"));
+  EXPECT_THAT(queues.err, HasSubstr("warning: processes of other users are not listed"));
+  const auto suspend = as_nobody({"suspend", pid()});
+  EXPECT_EQ(suspend.code, 1);
+  EXPECT_THAT(suspend.err, HasSubstr("cannot determine whether " + name() +
+                                     " uses NVIDIA's driver: this user may not read its "
+                                     "descriptors; run as root"));
+  EXPECT_THAT(as_nobody({"doctor"}).out, ContainsRegex("note +discovery: this user may not read"));
+  EXPECT_THAT(run({"doctor"}).out, ContainsRegex("ok +discovery: "));
+}
+
 TEST_F(SluiceOnH100, RescuesNothingInTheWrongPlace) {
   const auto absent = run({"rescue"});
   EXPECT_EQ(absent.code, 1);

@@ -62,6 +62,8 @@ struct process_description {
 struct node_view {
   std::vector<gpu_description> gpus;
   std::vector<process_description> processes;  ///< By pid.
+  /// A sentence, if processes may be missing because this user may not see them. Else empty.
+  std::string hidden{};
 
   const gpu_description* find(gpu_id id) const noexcept {
     for (const auto& each : gpus)
