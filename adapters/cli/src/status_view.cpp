@@ -4,6 +4,7 @@
 #include "table.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <ctime>
@@ -191,6 +192,24 @@ bool matches(const json::object& group, const std::string& filter, bool enforced
   });
 }
 
+/// Whether the command suspended no queue, and none is in doubt.
+bool was_refused(const json::object& command) {
+  const auto invalid = count_of(command, "invalid");
+  return text_of(command, "outcome") == "refused" ||
+         (invalid != 0 && invalid + count_of(command, "gone") >= count_of(command, "queues"));
+}
+
+/// Whether all commands of the decision that suspend were refused.
+bool was_not_suspended(const json::object& decision) {
+  bool refused = false;
+  for (const json::object* each : objects_of(decision, "commands")) {
+    if (text_of(*each, "command") != "suspend") continue;
+    if (!was_refused(*each)) return false;
+    refused = true;
+  }
+  return refused && count_of(decision, "more_commands") == 0;
+}
+
 std::string outcome_text(const json::object& command, bool acted) {
   const std::string outcome = text_of(command, "outcome");
   if (!acted)
@@ -204,8 +223,17 @@ std::string outcome_text(const json::object& command, bool acted) {
   if (outcome == "pending") return text + "not finished";
   if (outcome == "unknown") return text + "result unknown";
   if (outcome == "refused") return text + "refused: " + text_of(command, "text");
-  if (outcome == "failed")
-    return text + "failed: " + error_text(static_cast<int>(count_of(command, "errno")));
+  if (outcome == "failed") {
+    const auto error = static_cast<int>(count_of(command, "errno"));
+    // Of a process that shares its connection to the driver, for example.
+    if (error == EPERM && was_refused(command))
+      return text + "refused: sluice may not suspend this process; the daemon's log has the reason";
+    return text + "failed: " + error_text(error);
+  }
+  if (was_refused(command))
+    return text +
+           "refused: the driver does not know these queues; the daemon's log may have the "
+           "reason";
   return text + fmt::format(
                     "partly done in {}; queues: {} failed, {} unknown to the driver, {} whose "
                     "process has ended",
@@ -233,6 +261,9 @@ std::string verdict_text(const json::object& decision, const std::string& what, 
   const std::string policy = text_of(decision, "policy");
   if (rule == "policy" && what != "forced") {
     const bool held = what == "held";
+    if (acted && held && was_not_suspended(decision))
+      return (policy.empty() ? "the policy" : "policy " + policy) +
+             " requested a suspend, but no queue was suspended";
     return (policy.empty() ? "the policy" : "policy " + policy) +
            (acted  ? held ? " suspended it" : " resumed it"
             : held ? " would suspend it"

@@ -1,6 +1,7 @@
 #include "status_view.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
 #include <boost/json.hpp>
@@ -49,6 +50,32 @@ TEST(WhyText, SaysTheSentenceFirstAndTheNewestDecisionLast) {
                             "work on GPU 51110; suspend 1 queue on GPU 51110: done in 5.0ms\n"
                             "[0-9:.]+ +1.0s ago  forced to run: it reached the limit max_suspend; "
                             "suspend [^\n]*\n$"));
+}
+
+TEST(WhyText, SaysThatTheDriverSuspendedNothing) {
+  const auto refused = [](std::string_view outcome, int error, int invalid) {
+    auto made = decision("held", "policy");
+    auto& command = made.at("commands").as_array().front().as_object();
+    command["outcome"] = outcome;
+    command["errno"] = error;
+    command["queues"] = 8;
+    command["invalid"] = invalid;
+    return made;
+  };
+  EXPECT_THAT(
+      why_text(answer({refused("failed", EPERM, 8)}), 10),
+      HasSubstr("policy fair_share requested a suspend, but no queue was suspended; suspend "
+                "8 queues on GPU 51110: refused: sluice may not suspend this process; the "
+                "daemon's log has the reason\n"));
+  EXPECT_THAT(
+      why_text(answer({refused("partly", 0, 8)}), 10),
+      HasSubstr("no queue was suspended; suspend 8 queues on GPU 51110: refused: the driver "
+                "does not know these queues"));
+  // Some of them may be suspended.
+  EXPECT_THAT(why_text(answer({refused("partly", 0, 7)}), 10),
+              HasSubstr("policy fair_share suspended it; suspend 8 queues on GPU 51110: partly"));
+  EXPECT_THAT(why_text(answer({refused("failed", EIO, 0)}), 10),
+              HasSubstr("policy fair_share suspended it"));
 }
 
 TEST(WhyText, ShowsOnlyTheLastOnes) {
