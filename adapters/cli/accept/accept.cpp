@@ -83,12 +83,18 @@ std::optional<std::vector<const step*>> choose(const std::string& names) {
   return {};
 }
 
-int list(const std::vector<const step*>& chosen, duration limit) {
+/// \param driver empty: the risks with each driver.
+int list(const std::vector<const step*>& chosen, duration limit, std::string_view driver) {
+  const auto risk = [&](std::string_view of, std::string_view words) {
+    if (words.empty() || (!driver.empty() && driver != of)) return std::string{};
+    return fmt::format("{:<16}   at worst{}: {}\n", "",
+                       driver.empty() ? fmt::format(" with driver {}", of) : "", words);
+  };
   print(fmt::format("Steps in order of rising risk (time limit of each step: {}):\n",
                     to_text(limit)));
   for (const auto* each : chosen)
-    print(fmt::format("{:<16} {}\n{:<16}   at worst: {}\n{}", each->name, each->does, "",
-                      each->risk,
+    print(fmt::format("{:<16} {}\n{}{}{}", each->name, each->does, risk("kfd", each->risk),
+                      risk("nvidia", each->nvidia_risk),
                       each->only_with.empty()
                           ? ""
                           : fmt::format("{:<16}   only with driver {}\n", "", each->only_with)));
@@ -214,6 +220,10 @@ class acceptance_run {
     }
     resets_ = std::move(*opened);
     if (!chosen_.beside_others && !alone()) return false;
+    if (const auto untested = tested_->why_untested(); !untested.empty()) {
+      about_.notes.push_back(untested);
+      complain("warning: " + untested);
+    }
     about_.device = tested_->facts({});
     about_.victim = printable(how_.victim);
     about_.when = wall_text(wall_time_now());
@@ -367,7 +377,11 @@ subcommand add_accept(CLI::App& program, const driver_list& known) {
             chosen->how.where = kfd::roots::from_environment();
             const auto steps = acceptance::choose(chosen->steps);
             if (!steps) return exit_usage;
-            if (chosen->list) return acceptance::list(*steps, chosen->how.limit);
+            if (chosen->list) {
+              const drivers present = candidates(make_all(known), chosen->driver);
+              return acceptance::list(*steps, chosen->how.limit,
+                                      present.size() == 1 ? present.front()->name() : "");
+            }
             const auto on = find_driver(known, chosen->driver);
             if (!on) return exit_failed;
             return acceptance::acceptance_run{

@@ -53,13 +53,18 @@ inline constexpr std::string_view attach_time = "attach";
 inline constexpr std::string_view stall_per_attach = "bystander's stall per attach";
 inline constexpr std::string_view stall_per_suspend = "bystander's stall per suspend";
 inline constexpr std::string_view stall_per_resume = "bystander's stall per resume";
+inline constexpr std::string_view request_alone = "request alone";
+inline constexpr std::string_view request_beside = "request beside the victim";
+inline constexpr std::string_view request_with_quantum =
+    "request beside the victim with a quantum of 50 us";
 
 class bench;
 
 /// One step. `work` throws step_end (acceptance_hands.hpp) unless it passed.
 struct step {
   std::string_view name;
-  std::string_view risk;  ///< What may happen at the worst.
+  std::string_view risk;         ///< What may happen at the worst with driver kfd.
+  std::string_view nvidia_risk;  ///< The same with driver nvidia. Empty: it does not apply to it.
   std::string_view does;
   void (*work)(bench&, finding&);
   std::string_view only_with{};  ///< Driver that it applies to. Empty: all.

@@ -199,6 +199,9 @@ std::string profile_text(const report& about) {
   also("attach_stall", stall_per_attach);
   also("suspend_stall", stall_per_suspend);
   also("resume_stall", stall_per_resume);
+  also("request_alone", request_alone);
+  also("request_beside", request_beside);
+  also("request_with_quantum", request_with_quantum);
   text += "\n" + device.profile;
   const auto cost = [&](std::string_view key, const figure& of) {
     text += fmt::format("{0} = \"{1}\"\n{0}_p99 = \"{2}\"\n", key, cost_text(of.quantile(0.5), 9s),

@@ -293,22 +293,23 @@ void quantum(bench& here, finding& found) {
   constexpr duration length = 50us;
   /// Of the time that a request waits for the victim: less is no effect.
   constexpr double least_effect = 0.2;
-  if (!here.by.has(capability::set_quantum))
-    throw step_end{verdict::not_possible, "the driver cannot set a quantum"};
   victim target{here.by, here.chosen, 4};
   victim bystander{here.by, here.chosen, 1};
   const auto measure = [&](std::string_view name) {
     for (int i = 0; i < here.chosen.repeat; ++i) found.measured(name, request(here, bystander));
     return found.find(name)->quantile(0.5);
   };
-  const duration alone = measure("request alone");
+  const duration alone = measure(request_alone);
   target.run(long_kernel, full);
   here.expect_progress(target, "after it started");
   here.by.attach(target.pid());
   queues_of(here, found, 4);
-  const duration beside = measure("request beside the victim");
+  // Known once the first attach has started the agent.
+  if (!here.by.has(capability::set_quantum))
+    throw step_end{verdict::not_possible, "the driver cannot set a quantum"};
+  const duration beside = measure(request_beside);
   here.by.set_quantum(length);
-  const duration shortened = measure("request beside the victim with a quantum of 50 us");
+  const duration shortened = measure(request_with_quantum);
   here.expect_progress(target, "with a quantum");
   here.by.set_quantum({});
   here.by.detach();
@@ -383,43 +384,47 @@ const std::vector<step>& all_steps() {
   static constexpr std::string_view no_debugger =
       "the agent does not debug the victim, so its errors are handled as usual";
   static const std::vector<step> all{
-      {"attach", "all processes on the GPU wait for one or two runlist cycles (driver kfd)",
+      {"attach", "all processes on the GPU wait for one or two runlist cycles",
+       "the victim's GPU memory stays allocated until the agent ends",
        "attaches to a running victim and detaches", attach},
-      {"pointers", "same as attach", "checks that the victim's queue pointers follow its work",
+      {"pointers", "same as attach", "", "checks that the victim's queue pointers follow its work",
        pointers, "kfd", "the driver shows no queue pointers"},
-      {"speed", "same as attach", "compares the victim's speed while attached and unattached",
-       speed},
-      {"attach-stall", "same as attach, but many times",
+      {"speed", "same as attach", "same as attach",
+       "compares the victim's speed while attached and unattached", speed},
+      {"attach-stall", "same as attach, but many times", "same as attach",
        "measures how long each attach stalls a bystander", attach_stall},
       {"suspend-1-idle", "a preemption fails, and the driver resets the GPU and its hive",
+       "a preemption fails, the driver reports an Xid, and the GPU needs a reset",
        "suspends and resumes 1 idle queue", suspend<1, false>},
-      {"suspend-4-idle", "same as suspend-1-idle", "suspends and resumes 4 idle queues",
-       suspend<4, false>},
-      {"suspend-10-idle", "same as suspend-1-idle", "suspends and resumes 10 idle queues",
-       suspend<10, false>},
-      {"doorbell", "same as suspend-1-idle",
+      {"suspend-4-idle", "same as suspend-1-idle", "same as suspend-1-idle",
+       "suspends and resumes 4 idle queues", suspend<4, false>},
+      {"suspend-10-idle", "same as suspend-1-idle", "same as suspend-1-idle",
+       "suspends and resumes 10 idle queues", suspend<10, false>},
+      {"doorbell", "same as suspend-1-idle", "same as suspend-1-idle",
        "checks that kernels submitted during a suspend run after the resume", doorbell},
       {"suspend-1-busy",
        "same as suspend-1-idle, but more likely, because the hardware saves running waves",
+       "same as suspend-1-idle, but more likely, because the GPU saves running kernels",
        "suspends and resumes 1 queue whose kernels fill the GPU", suspend<1, true>},
-      {"suspend-4-busy", "same as suspend-1-busy",
+      {"suspend-4-busy", "same as suspend-1-busy", "same as suspend-1-busy",
        "suspends and resumes 4 queues whose kernels fill the GPU", suspend<4, true>},
-      {"suspend-10-busy", "same as suspend-1-busy",
+      {"suspend-10-busy", "same as suspend-1-busy", "same as suspend-1-busy",
        "suspends and resumes 10 queues whose kernels fill the GPU", suspend<10, true>},
-      {"call-stall", "same as suspend-1-busy",
+      {"call-stall", "same as suspend-1-busy", "same as suspend-1-busy",
        "measures how long each suspend and resume stalls a bystander", call_stall},
-      {"quantum", "same as attach",
+      {"quantum", "", "the victim keeps a shorter time slice until it ends",
        "measures requests beside a victim with and without a shorter quantum", quantum, "nvidia",
        "the driver cannot set the quantum of a process"},
-      {"exit", "the victim hangs while it exits",
+      {"exit", "the victim hangs while it exits", "the victim hangs while it exits",
        "compares how an attached and an unattached victim exit", exiting},
-      {"assert", "the victim or the GPU hangs",
+      {"assert", "the victim or the GPU hangs", "",
        "compares how a failed assertion ends an attached and an unattached victim", asserting,
        "kfd", no_debugger},
-      {"fault", "the victim or the GPU hangs, or the driver resets the GPU",
+      {"fault", "the victim or the GPU hangs, or the driver resets the GPU", "",
        "compares how a memory fault ends an attached and an unattached victim", faulting, "kfd",
        no_debugger},
       {"agent-killed", "queues stay suspended until the victim is killed or the GPU is reset",
+       "queues stay suspended until the victim is killed or 'sluice rescue' runs",
        "kills the agent during a suspend; checks that the victim's queues are resumed",
        agent_killed},
   };

@@ -31,6 +31,13 @@ class nvidia_under_test final : public tested_driver {
   }
   std::string_view why_deaf() const override { return "search dmesg for Xid after the run"; }
 
+  std::string why_untested() const override {
+    const auto release = nvidia::read_release(where_);
+    if (!release || nvidia::is_tested(*release)) return {};
+    return fmt::format("driver release {}{} was not tested with sluice", release->version,
+                       release->open_modules ? "" : " (closed kernel modules)");
+  }
+
   device_facts facts(gpu_id gpu) const override {
     device_facts known;
     known.simulated = on().simulated();

@@ -27,6 +27,8 @@ class tested_driver {
   virtual std::string_view victim() const = 0;
   /// How to make one: a clause for a complaint.
   virtual std::string_view how_to_make_a_victim() const = 0;
+  /// A sentence, if sluice was not tested with the loaded release of the driver. Else empty.
+  virtual std::string why_untested() const { return {}; }
   /// What is known of the device under test. \param gpu none: the first one.
   virtual device_facts facts(gpu_id gpu) const = 0;
   /// A stream for each GPU whose resets the driver reports to this process.

@@ -207,7 +207,10 @@ void check_measured(const std::string& file, const toml::table& table) {
   for (const auto& [median_key, p99_key] :
        {text_pair{"attach_p50", "attach_p99"}, text_pair{"attach_stall_p50", "attach_stall_p99"},
         text_pair{"suspend_stall_p50", "suspend_stall_p99"},
-        text_pair{"resume_stall_p50", "resume_stall_p99"}}) {
+        text_pair{"resume_stall_p50", "resume_stall_p99"},
+        text_pair{"request_alone_p50", "request_alone_p99"},
+        text_pair{"request_beside_p50", "request_beside_p99"},
+        text_pair{"request_with_quantum_p50", "request_with_quantum_p99"}}) {
     duration median{}, p99{};
     in.read(median_key, median, duration{0}, std::chrono::seconds{60});
     in.read_p99(p99_key, p99, median, std::chrono::seconds{60});

@@ -27,6 +27,7 @@ namespace sluice::test::accept_test {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
@@ -43,7 +44,8 @@ class SluiceAccept : public testing::Test {
   }
   command start(std::vector<std::string> words, const std::string& victim = "",
                 const std::string& sysfs = "", const std::string& leaves = "") const {
-    auto environment = device_.environment();
+    auto environment = environment_;
+    for (auto& each : device_.environment()) environment.push_back(std::move(each));
     if (!sysfs.empty()) environment.insert(environment.begin(), "SLUICE_KFD_SYSFS=" + sysfs);
     environment.push_back("SLUICE_SIM_ROOT=" + device_.root());
     environment.push_back("SLUICE_BREAKERS=" + file("breakers"));
@@ -69,6 +71,7 @@ class SluiceAccept : public testing::Test {
   }
 
   simulated_device device_;
+  std::vector<std::string> environment_;  ///< Put before the device's.
 };
 
 const char* const every_step =
@@ -404,6 +407,40 @@ TEST_F(SluiceAcceptOnNvidia, PassesTheStepsThatApplyToTheDriver) {
   EXPECT_TRUE(measured.gpus[0].time_sliced);
   EXPECT_GE(measured.gpus[0].suspend_cost, 640us);
   EXPECT_GE(measured.gpus[0].resume_cost, 350us);
+}
+
+TEST_F(SluiceAcceptOnNvidia, MeasuresTheQuantumWithoutAStepBefore) {
+  auto run = start({"--repeat=2", "--steps=suspend-1-idle,quantum"});
+  ASSERT_EQ(run.ends(), 0) << run.out() << run.err();
+  const auto text = read_file(file("measured.toml"));
+  for (const char* const key : {"request_alone", "request_beside", "request_with_quantum"})
+    EXPECT_THAT(text, AllOf(HasSubstr(std::string{key} + "_p50 = "),
+                            HasSubstr(std::string{key} + "_p99 = ")));
+  EXPECT_NO_THROW(sim::load_profile(file("measured.toml")));
+  auto alone = start({"--repeat=1", "--steps=quantum"});
+  EXPECT_EQ(alone.ends(), 0) << alone.out();
+  EXPECT_THAT(report(), HasSubstr("| quantum | passed |"));
+}
+
+TEST_F(SluiceAcceptOnNvidia, NamesTheRisksOfTheDriver) {
+  auto list = start({"--list"});
+  EXPECT_EQ(list.ends(), 0);
+  EXPECT_THAT(list.out(), ContainsRegex("\nsuspend-1-idle +[^\n]+\n +at worst: [^\n]+ Xid"));
+  EXPECT_THAT(list.out(), AllOf(Not(HasSubstr("runlist")), Not(HasSubstr("hive"))));
+}
+
+TEST_F(SluiceAcceptOnNvidia, RecordsThatTheReleaseWasNotTested) {
+  const std::string proc = file("proc_of_another");
+  std::filesystem::create_directory(proc);
+  std::filesystem::create_directory_symlink(device_.nvidia_proc() + "/gpus", proc + "/gpus");
+  std::ofstream{proc + "/version"}
+      << "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release\n";
+  environment_ = {"SLUICE_NVIDIA_PROC=" + proc};
+  auto run = start({"--repeat=1", "--steps=suspend-1-idle"});
+  EXPECT_EQ(run.ends(), 0) << run.out() << run.err();
+  const char* const note = "driver release 595.45.04 was not tested with sluice\n";
+  EXPECT_THAT(run.err(), HasSubstr(std::string{"warning: "} + note));
+  EXPECT_THAT(report(), HasSubstr(std::string{"\n- "} + note));
 }
 
 TEST_F(SluiceAcceptOnNvidia, FailsAStepWhoseSuspendTheDriverRefuses) {
