@@ -68,8 +68,7 @@ struct remote_fd {
 ///
 /// Threading: any thread.
 /// Cost:      0.25 ms for 300 processes; list_users() takes 14 ms if each has 20 descriptors.
-/// Before
-///            Linux 6.2 no number of descriptors is known.
+///            Before Linux 6.2 no number of descriptors is known.
 class user_list {
  public:
   using list = std::shared_ptr<const std::vector<remote_fd>>;
