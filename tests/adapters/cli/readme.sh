@@ -39,6 +39,15 @@ wait "$holder"
 cat held
 grep -q "process $pid runs again" held
 
+# The same on a simulated NVIDIA GPU, whose shell gets the lines after the first one.
+mkdir "$work/h100"
+block 4 >lines
+[ "$(wc -l <lines)" = 5 ]
+sed 1d lines | SLUICE_DIRECTORY="$work/h100" eval "$(head -n 1 lines)" >by_hand
+cat by_hand
+grep -q '^held by process [0-9]* for 3s' by_hand
+grep -q '^process [0-9]* runs again' by_hand
+
 # Recorded and replayed.
 awk '/^## What would/ {on=1} on && /^```$/ {exit} inside {print} on && /^```sh$/ {inside=1}' "$readme" |
   sed "s|/tmp/gpu|$work/gpu|g" >commands
