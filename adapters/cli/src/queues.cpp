@@ -418,13 +418,11 @@ subcommand add_queues(CLI::App& program, const driver_list& known) {
   add_directory(*command, chosen->files);
   command->add_flag("--json", chosen->json, "Print one line of JSON");
   command->footer(
-      "STATE suspended: by 'sluice suspend' or a scheduler. STATE held: held by 'sluice\n"
-      "suspend', but this queue runs. STATE orphaned: its agent was killed, so it may be\n"
-      "suspended; run 'sluice rescue'. STATE guardian-stopped: so may this one; see the\n"
-      "warning. STATE traced: only the tracer knows whether the queue runs. STATE\n"
-      "evicted: memory is short. ROLE: by the rules of --config, or the default rules;\n"
-      "'-': none; released: by 'sluice release'; gang: not complete. Only root sees\n"
-      "priorities.\n" +
+      "STATE suspended: by 'sluice suspend' or a scheduler. Held: by 'sluice suspend',\n"
+      "but this queue runs. Orphaned, guardian-stopped: perhaps suspended, see the\n"
+      "warning. Traced: only the tracer knows whether the queue runs. Evicted: memory\n"
+      "is short. ROLE: by the rules of --config, or the default rules; '-': none;\n"
+      "released: by 'sluice release'; gang: not complete. Only root sees priorities.\n" +
       std::string{exit_codes});
   return {
       command, [chosen, known] {

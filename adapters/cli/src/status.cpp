@@ -87,7 +87,7 @@ subcommand add_status(CLI::App& program) {
       "is in flight, 'BREAKER' while its breaker is open, or 'free'. BACKLOG: online\n"
       "work that clients began and did not end; '+': packets wait in online queues;\n"
       "'?': the end of online work is not visible. BUSY%: share of the last minute with\n"
-      "online work. STATE of a group: 'held' while it is suspended; FOR: duration of it.\n"
+      "online work. STATE of a group: 'held' while it is suspended; FOR: its duration.\n"
       "OFF%: share of the last minute in which offline work was suspended.\n"
       "GPU TIME: for an offline group, -TIME: the group was suspended for this time.\n"
       "For an online group, +TIME: since the group became online, offline work on its\n"
