@@ -85,10 +85,11 @@ class nvidia_acting_driver final : public agent::acting_driver {
   }
 
   agent::confinement needs(agent::confined) const override {
-    return {
-        .capabilities = {CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH},
-        .calls = {
-            {"ioctl", {agent::argument_is(1, uapi::NV_RM_CONTROL)}}, {"pidfd_getfd"}, {"kcmp"}, {"statx"}}};
+    return {.capabilities = {CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH},
+            .calls = {{"ioctl", {agent::argument_is(1, uapi::NV_RM_CONTROL)}},
+                      {"pidfd_getfd"},
+                      {"kcmp"},
+                      {"statx"}}};
   }
 
   bool outlives_agent() const noexcept override { return true; }

@@ -127,7 +127,8 @@ void channel_words::search_records(search& where, const words_reader& read) {
   }
   for (std::size_t first = 0; first + page_words <= words.size(); first += page_words) {
     const std::uint64_t page_at = at + first * sizeof(std::uint32_t);
-    if (pages_.size() >= most_record_pages || std::ranges::find(pages_at_, page_at) != pages_at_.end())
+    if (pages_.size() >= most_record_pages ||
+        std::ranges::find(pages_at_, page_at) != pages_at_.end())
       continue;
     bool any = false;
     for (std::size_t word = 0; word < page_words && !any; word += record_words)
