@@ -34,6 +34,8 @@ constexpr duration longest_search = 50ms;
 constexpr duration rest_in_search = longest_search / 2;
 /// After which the log has a line about it.
 constexpr duration long_search = 1s;
+/// Less than lane_side_options::stuck_after.
+constexpr duration longest_first_search = 2s;
 /// Calls to resume a client at a look, before that counts as refused.
 constexpr int most_attempts = 3;
 
@@ -74,7 +76,12 @@ result<std::vector<queue_info>> nvidia_target::open() {
   auto opened = process_clients::open(pid_, std::move(pidfd), users_.of(), longest_search);
   if (!opened) return refuse(opened.error());
   clients_.emplace(std::move(*opened));
-  return read();
+  // No order can come before this returns, so none waits for the search. Whoever attaches expects
+  // all queues of the process.
+  const time_point give_up = clock::now() + longest_first_search;
+  auto queues = read();
+  while (queues && clients_->is_searching() && clock::now() < give_up) queues = read();
+  return queues;
 }
 
 result<std::vector<queue_info>> nvidia_target::refresh() {

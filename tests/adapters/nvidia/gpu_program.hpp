@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <regex>
@@ -72,6 +73,7 @@ inline void control(const simulated_device& device, const std::string& line) {
 /// object CLASS PARENT HANDLE   makes an object; 0: as next -> HANDLE
 /// free HANDLE     frees an object                         -> ok
 /// run             runs a kernel to its end                -> ok
+/// ballast MIB     writes so much memory, in pieces of 64 MiB -> ok
 /// launch US       submits a kernel of so many microseconds -> ok
 /// wait            waits for the end of all kernels        -> ok
 /// close           closes the client                       -> ok
@@ -203,6 +205,19 @@ class gpu_program {
         if (taken < 0 || ::fcntl(taken, F_SETFD, 0) != 0 || ::setuid(64003) != 0) return false;
         ::execlp("sleep", "sleep", "600", nullptr);
         return false;
+      }
+      if (verb == "ballast") {
+        std::size_t left = 0;
+        for (in >> left; left >= 64; left -= 64) {
+          constexpr std::size_t piece = std::size_t{64} << 20U;
+          void* const made =
+              ::mmap(nullptr, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+          if (made == MAP_FAILED) return false;
+          // Two mappings that touch would be one, which is too large to be looked at.
+          ::mprotect(made, 4096, PROT_NONE);
+          std::memset(static_cast<char*>(made) + 4096, 1, piece - 4096);
+        }
+        return true;
       }
       if (verb == "lie") {
         std::uint32_t client = 0;

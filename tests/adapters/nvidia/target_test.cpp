@@ -701,6 +701,16 @@ TEST_F(NvidiaTarget, WaitsForAProcessWithoutAClient) {
   EXPECT_TRUE(target->close());
 }
 
+// Symptom: sluice suspend of PyTorch suspended no queue and succeeded: a piece of the search did
+// not find the client.
+TEST_F(NvidiaTarget, HasAllQueuesOnceItIsOpenAlsoWithMuchMemory) {
+  program_.ask("ballast 512");
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open()) << target.said();
+  EXPECT_EQ(target.computing().size(), 8U);
+}
+
 // The time for one search is over at once, and later looks go on with it.
 TEST_F(NvidiaTarget, FindsAClientInSeveralLooks) {
   const auto client = program_.ask("open").at(1);
