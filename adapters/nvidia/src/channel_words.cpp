@@ -37,6 +37,7 @@ constexpr duration shortest_pause = 1s;
 constexpr duration longest_pause_of_searches = 8s;
 /// Channels not in use that a look reads all the same.
 constexpr std::size_t in_turn = 1;
+constexpr std::size_t in_turn_at_rest = 2;
 /// Every which look reads a page that has no channel's record.
 constexpr std::uint64_t looks_at_others = 16;
 /// The GPU's time is the system's, or was when the driver was loaded.
@@ -175,6 +176,7 @@ void channel_words::search_on(const words_reader& read) {
 }
 
 void channel_words::read_records(const words_reader& read) {
+  for (record& each : records_) each.moved = 0;
   std::array<std::uint32_t, page_words> now;
   for (page& each : pages_) {
     // One without a channel's record may be anything.
@@ -249,25 +251,39 @@ void channel_words::match(channel& which) {
   which.may_run = false;
 }
 
-/// Whether nothing is under way or likely, and nothing has come.
+/// Whether nothing is under way or likely, and nothing has come. What begins on any channel shows
+/// in the records; of the channels themselves, which take longer to read than all else, it looks at
+/// the one that was used last, and at others in turn.
 bool channel_words::rests(const words_reader& read, time_point now) {
-  if (searches() || ++looks_at_rest_ % looks_at_others == 0) return false;
-  std::array<std::uint32_t, 2> words;
-  return std::ranges::all_of(channels_, [&](channel& each) {
-    each.came = 0;
-    each.begun = false;
-    return each.waiting == 0 && !each.may_run && now - each.moved > in_use &&
-           read(each.at + gp_get_offset, words) && words[1] == each.put;
-  });
+  const channel* last = nullptr;
+  for (channel& each : channels_) {
+    if (each.waiting != 0 || each.may_run || now - each.moved <= in_use) return false;
+    if (last == nullptr || each.moved > last->moved) last = &each;
+  }
+  if (last == nullptr ||
+      std::ranges::any_of(records_, [](const record& each) { return each.moved != 0; }))
+    return false;
+  const auto same = [&](const channel& each) {
+    std::array<std::uint32_t, 2> words;
+    return read(each.at + gp_get_offset, words) && words[1] == each.put;
+  };
+  for (std::size_t count = 0; count < in_turn_at_rest; ++count)
+    if (!same(channels_[turn_++ % channels_.size()])) return false;
+  return same(*last);
 }
 
 void channel_words::look(const words_reader& read, time_point now) {
   ++look_;
-  for (record& each : records_) each.moved = 0;
-  if (!channels_.empty() && rests(read, now)) return;
   search_on(read);
   // Records before what they are compared with: none is ahead then.
   read_records(read);
+  if (!searches() && rests(read, now)) {
+    for (channel& each : channels_) {
+      each.came = 0;
+      each.begun = false;
+    }
+    return;
+  }
   bool all = true;  // Channels are read.
   for (const channel& each : channels_) all = all && now - each.moved > in_use;
   // With several channels, their reads take longer than all else: what waits is told first.

@@ -103,7 +103,6 @@ class channel_words {
   std::vector<page> pages_;
   std::vector<std::uint64_t> pages_at_;
   std::uint64_t look_ = 0;
-  std::uint64_t looks_at_rest_ = 0;
   bool all_matched_ = false;     ///< Each channel that has moved has a record.
   std::size_t turn_ = 0;         ///< Of channels that are read in turn.
   std::uint32_t entries_ = 256;  ///< Of a ring, at least: a power of two.
