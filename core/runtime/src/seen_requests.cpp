@@ -26,7 +26,7 @@ constexpr duration longest_linger = 10ms;
 /// After a submission whose end is not seen.
 constexpr duration blind_linger = 20ms;
 /// How long what was seen waits for its process to be seen.
-constexpr duration patience = 10s;
+constexpr duration patience_for_unknown = 10s;
 
 }  // namespace
 
@@ -189,7 +189,7 @@ void seen_requests::work(time_point now) {
     const process* const row = table_.find(each.pid, each.start_time);
     if (row == nullptr || row->what != role::online || is_marked(each.pid)) {
       withdraw(each);
-      return row != nullptr || each.seen_at + patience < now;
+      return row != nullptr || each.seen_at + patience_for_unknown < now;
     }
     if (!each.open && works(each)) begin(each, each.seen_at);
     if (!each.open || !each.quiet) return false;
