@@ -246,8 +246,8 @@ TEST(SeenRequestsWithSlo, HaveLatencies) {
     bench.run_for(50ms);
   }
   EXPECT_TRUE(held);
-  const auto& lengths = bench.stats().span_length[static_cast<std::size_t>(span_kind::request)];
-  EXPECT_EQ(lengths.count(), 40U);
+  const statistics stats = bench.stats();
+  EXPECT_EQ(stats.span_length[static_cast<std::size_t>(span_kind::request)].count(), 40U);
 }
 
 }  // namespace
