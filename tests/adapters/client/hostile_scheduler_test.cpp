@@ -56,8 +56,8 @@ TEST_F(HostileScheduler, KeepsNothingOpenInItsClient) {
     ASSERT_TRUE(scheduler_.send(&nothing, sizeof nothing, {fd, fd, fd}));
   }
   EXPECT_TRUE(eventually(patience, [&] { return scheduler_.unread() == 0; }));
-  (void)status();  // After which the last message has been dealt with.
-  EXPECT_EQ(open_descriptors(), before);
+  (void)status();                         // After which the last message has been dealt with.
+  EXPECT_LE(open_descriptors(), before);  // Those of the welcome may have been open then.
 }
 
 // Symptom: an empty message looks like the end of a connection, and left its descriptor open.
@@ -67,7 +67,7 @@ TEST_F(HostileScheduler, KeepsNothingOpenByAnEmptyMessage) {
     ASSERT_TRUE(scheduler_.send(nullptr, 0, {scheduler_.page()}));
     ASSERT_TRUE(scheduler_.accept(patience)) << "it does not come back";
   }
-  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_LE(open_descriptors(), before);  // Those of the welcome may have been open then.
 }
 
 // Symptom: a call waited until the client had heard all that a scheduler had to say. Of what waits
