@@ -44,6 +44,9 @@ constexpr std::uint64_t looks_at_others = 16;
 constexpr duration longest_uptime = std::chrono::hours{24 * 1000};
 
 constexpr std::uint8_t enough_hits = 4;
+constexpr std::uint32_t most_fetched_ahead = 4;
+/// After which the candidates for a channel's record are listed anew.
+constexpr std::uint64_t enough_submissions = 64;
 constexpr std::uint8_t most_misses = 64;
 constexpr unsigned most_mismatches = 3;
 constexpr duration forgiven_after = 10s;
@@ -212,25 +215,31 @@ void channel_words::read_channel(channel& which, const words_reader& read, time_
 }
 
 void channel_words::match(channel& which) {
+  // What has begun was fetched, a few entries before at most; at rest, all was.
+  const auto can_be = [&](const record& one) {
+    return ((which.get - one.count) & (entries_ - 1)) <=
+           (which.get == which.put ? 0 : most_fetched_ahead);
+  };
+  if (which.submitted - which.listed_at >= enough_submissions) which.listed = false;
   if (!which.listed) {
-    // Only what can be it: at rest, the two are equal.
-    if (which.get != which.put) return;
     which.listed = true;
+    which.listed_at = which.submitted;
     which.candidates.clear();
     for (std::size_t index = 0; index < records_.size(); ++index)
-      if (!records_[index].taken && behind(which, records_[index]) == 0)
-        which.candidates.push_back({.record = index, .at_put = which.put});
+      if (!records_[index].taken && can_be(records_[index]))
+        which.candidates.push_back({.record = index, .at_count = records_[index].count});
   }
   which.may_run = true;
   for (auto& each : which.candidates) {
-    if (behind(which, records_[each.record]) != 0) {
+    const record& one = records_[each.record];
+    if (behind(which, one) == 0) which.may_run = false;
+    if (!can_be(one)) {
       if (which.get == which.put) ++each.misses;
       continue;
     }
-    which.may_run = false;
     each.misses = 0;
-    if (each.at_put == which.put) continue;
-    each.at_put = which.put;
+    if (each.at_count == one.count) continue;
+    each.at_count = one.count;
     if (each.hits < enough_hits) ++each.hits;
   }
   std::erase_if(which.candidates, [&](const channel::candidate& each) {

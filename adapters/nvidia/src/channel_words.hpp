@@ -42,12 +42,13 @@ class channel_words {
 
     struct candidate {
       std::size_t record = 0;
-      std::uint32_t at_put = 0;  ///< When it last was equal.
+      std::uint32_t at_count = 0;  ///< When it last could be it.
       std::uint8_t hits = 0;
       std::uint8_t misses = 0;
     };
     std::vector<candidate> candidates{};
-    bool listed = false;  ///< The candidates are.
+    bool listed = false;          ///< The candidates are...
+    std::uint64_t listed_at = 0;  ///< ...since so much was submitted.
   };
   struct record {
     std::uint64_t at = 0;

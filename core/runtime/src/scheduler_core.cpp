@@ -525,7 +525,7 @@ picture core_impl::look() const {
   made.turns = stats_.turns;
   made.policy = policy_ ? policy_->name() : std::string_view();
   made.policy_is_fallback = is_fallback_;
-  made.polls_pointers = pointer_interval_ > duration::zero();
+  made.polls_pointers = pointer_interval() > duration::zero();
   made.backend = backend_.name();
   made.acts = backend_.acts();
   made.backend_up = backend_up_;

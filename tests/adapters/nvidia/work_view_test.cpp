@@ -241,6 +241,28 @@ TEST_F(WorkView, LearnsOfAProcessThatRanBefore) {
   EXPECT_EQ(work(), online_work::finished);
 }
 
+// A program that has always more to do than the GPU has done.
+TEST_F(WorkView, LearnsOfAProcessThatNeverRests) {
+  begin(20, {.begun = 3'000});
+  for (unsigned i = 0; i < 30; ++i) process().submit(2);
+  wait_for_a_search();
+  for (unsigned i = 0; i < 200; ++i) {
+    process().submit(2);
+    process().begin(2);
+    looks(3);
+    process().end(2);
+    looks(1);
+  }
+  EXPECT_EQ(view_.places().front().waiting, 30U);
+  while (process().begin(2)) {
+    looks(3);
+    EXPECT_NE(work(), online_work::finished);
+    process().end(2);
+  }
+  looks(3);
+  EXPECT_EQ(work(), online_work::finished) << view_.why_unsure();
+}
+
 // The places are libcuda's own affair.
 TEST_F(WorkView, FindsTheWordsWhereverTheyAre) {
   begin(6, {.records_end = 0x1f3000, .states_end = 0x8000, .graphs_end = 0x100000});

@@ -96,10 +96,10 @@ struct picture {
   std::uint64_t turns = 0;
   std::string policy{};             ///< Its name; empty: none, everything runs.
   bool policy_is_fallback = false;  ///< The one that was set was removed for what it did.
-  bool polls_pointers = false;      ///< The policy requests that sources poll queue pointers.
-  std::string backend{};            ///< Its name.
-  bool acts = false;                ///< As backend::acts().
-  bool backend_up = false;          ///< False between backend_listener's lost() and restored().
+  bool polls_pointers = false;  ///< Sources poll queue pointers, for the policy or see_unmarked.
+  std::string backend{};        ///< Its name.
+  bool acts = false;            ///< As backend::acts().
+  bool backend_up = false;      ///< False between backend_listener's lost() and restored().
   bool stopping = false;
   std::vector<gpu_picture> gpus{};
   std::vector<group_picture> groups{};
