@@ -45,8 +45,8 @@ constexpr duration longest_uptime = std::chrono::hours{24 * 1000};
 
 constexpr std::uint8_t enough_hits = 4;
 constexpr std::uint32_t most_fetched_ahead = 4;
-/// After which the candidates for a channel's record are listed anew.
-constexpr std::uint64_t enough_submissions = 64;
+/// Submissions after which the candidates for a channel's record are listed anew.
+constexpr std::uint64_t listed_for = 64;
 constexpr std::uint8_t most_misses = 64;
 constexpr unsigned most_mismatches = 3;
 constexpr duration forgiven_after = 10s;
@@ -220,7 +220,7 @@ void channel_words::match(channel& which) {
     return ((which.get - one.count) & (entries_ - 1)) <=
            (which.get == which.put ? 0 : most_fetched_ahead);
   };
-  if (which.submitted - which.listed_at >= enough_submissions) which.listed = false;
+  if (which.submitted - which.listed_at >= listed_for) which.listed = false;
   if (!which.listed) {
     which.listed = true;
     which.listed_at = which.submitted;
