@@ -86,7 +86,7 @@ while True:
             break
         made.append(request())
     with open(path, "w", encoding="utf-8") as file:
-        # What eager submits first, nobody knows.
+        # When eager submits first is not known.
         file.writelines(f"{kind} {begin} {launched if kind == 'graph' else begin} {launched} {end}\n"
                         for begin, launched, end in made)
     print(json.dumps({"requests": len(made)}), flush=True)

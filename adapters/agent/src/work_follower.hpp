@@ -24,7 +24,7 @@ namespace sluice::agent {
 
 /// A thread of its own, so that no look delays anybody else. It starts with the first process.
 ///
-/// Threading: follow() and next() belong to whoever owns the acting side.
+/// Threading: follow() and next() belong to the owner of the acting side.
 /// Lifetime:  the bell outlives it. Destruction waits for the look that is under way.
 class work_follower {
  public:

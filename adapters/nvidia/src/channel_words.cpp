@@ -265,7 +265,7 @@ void channel_words::match(channel& which) {
 /// the one that was used last, and at others in turn.
 bool channel_words::rests(const words_reader& read, time_point now) {
   const channel* last = nullptr;
-  for (channel& each : channels_) {
+  for (const channel& each : channels_) {
     if (each.waiting != 0 || each.may_run || now - each.moved <= in_use) return false;
     if (last == nullptr || each.moved > last->moved) last = &each;
   }
@@ -293,7 +293,7 @@ void channel_words::look(const words_reader& read, time_point now) {
     }
     return;
   }
-  bool all = true;  // Channels are read.
+  bool all = true;  // Channels are read: none was in use lately.
   for (const channel& each : channels_) all = all && now - each.moved > in_use;
   // With several channels, their reads take longer than all else: what waits is told first.
   const bool quiet = std::ranges::all_of(

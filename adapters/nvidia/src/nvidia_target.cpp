@@ -76,8 +76,8 @@ result<std::vector<queue_info>> nvidia_target::open() {
   auto opened = process_clients::open(pid_, std::move(pidfd), users_.of(), longest_search);
   if (!opened) return refuse(opened.error());
   clients_.emplace(std::move(*opened));
-  // No order can come before this returns, so none waits for the search. Whoever attaches expects
-  // all queues of the process.
+  // No order can come before this returns, so none waits for the search; and an attach is expected
+  // to list all queues of the process.
   const time_point give_up = clock::now() + longest_first_search;
   auto queues = read();
   while (queues && clients_->is_searching() && clock::now() < give_up) queues = read();

@@ -27,6 +27,11 @@ void work_view::set_mappings(const std::vector<device_mapping>& now) {
   std::erase_if(contexts_, [&](const context& each) {
     return std::ranges::find(now, each.states.in()) == now.end();
   });
+  std::erase_if(behaviours_, [&](const behaviour& each) {
+    return std::ranges::none_of(now, [&](const device_mapping& in) {
+      return each.channel >= in.begin && each.channel < in.end;
+    });
+  });
 }
 
 work_view::context* work_view::context_of(const channel_words::channel& of) {

@@ -559,7 +559,7 @@ void core_impl::observe(unsigned source, const observation& seen, time_point now
     case observation_kind::breaker_kept: breaker_.keep(seen.gpu, seen.at, now); break;
     case observation_kind::breaker_rearmed: breaker_.rearm(seen.gpu); break;
     case observation_kind::pointers_seen:
-      // One that comes after nobody wanted it any more is old.
+      // After the last request for looks has ended, one is old.
       if (pointer_interval() != duration::zero()) saw_work(seen);
       break;
     default: intake_.observe(source, seen);

@@ -57,7 +57,7 @@ class seen_requests {
   [[nodiscard]] time_point next() const noexcept { return next_; }
   /// How often work is to be looked at. Zero: not at all.
   [[nodiscard]] duration interval(time_point now) const noexcept;
-  /// Nobody looks any more.
+  /// Looks have ended: so have all requests.
   void forget() noexcept;
 
   /// A client of that process has registered, or has left.

@@ -231,7 +231,7 @@ class backend {
   /// As source::poll_pointers(), where the acting side sees the work of online processes and the
   /// host does not. backend_listener::observed() says what changed. Never blocks.
   virtual void poll_work(duration every) { (void)every; }
-  /// Whether a client in that process marks its requests: then nobody has to look at its work.
+  /// Whether a client in that process marks its requests: then its work need not be looked at.
   virtual void marks_requests(pid_t pid, bool so) {
     (void)pid;
     (void)so;
