@@ -22,10 +22,10 @@ constexpr std::size_t gp_put = 19;
 constexpr std::uint32_t largest_index = 0xffff;
 
 constexpr std::size_t record_words = 4;
-/// How much of a mapping a look searches: some tens of microseconds, also where each read is one
+/// How much of a mapping a look searches: as much as takes about 20 us, also where each read is one
 /// over PCIe.
-constexpr std::uint64_t piece_of_records = 32 * page_bytes;
-constexpr std::uint64_t piece_of_channels = 24 * userd_bytes;
+constexpr std::uint64_t piece_of_records = 16 * page_bytes;
+constexpr std::uint64_t piece_of_channels = 4 * userd_bytes;
 /// Larger mappings are the program's own memory.
 constexpr std::uint64_t largest_searched = 16U << 20U;
 constexpr std::size_t most_record_pages = 16;
@@ -120,8 +120,8 @@ void channel_words::take_record(page& of, std::size_t slot, bool is_new) {
       if (!each.record) each.listed = false;
 }
 
-void channel_words::search_records(search& where, const words_reader& read) {
-  const std::uint64_t bytes = std::min(piece_of_records, where.in.end - where.next);
+void channel_words::search_records(search& where, const words_reader& read, std::size_t share) {
+  const std::uint64_t bytes = std::min(share * piece_of_records, where.in.end - where.next);
   std::vector<std::uint32_t> words(bytes / sizeof(std::uint32_t));
   const std::uint64_t at = where.next;
   where.next += bytes;
@@ -150,12 +150,16 @@ void channel_words::search_records(search& where, const words_reader& read) {
   }
 }
 
-void channel_words::search_channels(search& where, const words_reader& read) {
-  const std::uint64_t end = std::min(where.next + piece_of_channels, where.in.end);
+void channel_words::search_channels(search& where, const words_reader& read, std::size_t share) {
+  const std::uint64_t end = std::min(where.next + share * piece_of_channels, where.in.end);
   std::array<std::uint32_t, userd_words> words;
   for (; where.next < end; where.next += userd_bytes) {
     if (channels_.size() >= most_userds) break;
-    if (!read(where.next + put_offset, words)) continue;
+    // Most are unused: then these two are zero, and the others need not be read.
+    const std::span indices{words.data() + gp_get, 2};
+    if (!read(where.next + gp_get_offset, indices) || (indices[0] == 0 && indices[1] == 0) ||
+        !read(where.next + put_offset, words))
+      continue;
     const auto same = [&](const channel& each) { return each.at == where.next; };
     if (!is_userd(words) || std::ranges::any_of(channels_, same)) continue;
     channel made;
@@ -168,13 +172,13 @@ void channel_words::search_channels(search& where, const words_reader& read) {
   }
 }
 
-void channel_words::search_on(const words_reader& read) {
+void channel_words::search_on(const words_reader& read, std::size_t share) {
   if (to_search_.empty()) return;
   search& where = to_search_.front();
   if (where.in.gpu == gpu_id::none)
-    search_records(where, read);
+    search_records(where, read, share);
   else
-    search_channels(where, read);
+    search_channels(where, read, share);
   if (where.next >= where.in.end) to_search_.erase(to_search_.begin());
 }
 
@@ -281,9 +285,17 @@ bool channel_words::rests(const words_reader& read, time_point now) {
   return same(*last);
 }
 
-void channel_words::look(const words_reader& read, time_point now) {
+bool channel_words::unchanged(const words_reader& read) const {
+  std::array<std::uint32_t, page_words> now;
+  return std::ranges::all_of(pages_, [&](const page& each) {
+    return !each.taken || (read(each.at, now) && now == each.words);
+  });
+}
+
+void channel_words::look(const words_reader& read, time_point now, std::size_t share) {
   ++look_;
-  search_on(read);
+  channels_read_ = 0;
+  search_on(read, share);
   // Records before what they are compared with: none is ahead then.
   read_records(read);
   if (!searches() && rests(read, now)) {
@@ -315,6 +327,7 @@ void channel_words::look(const words_reader& read, time_point now) {
     }
     const std::uint32_t before = each.waiting;
     read_channel(each, read, now);
+    ++channels_read_;
     const bool matched = each.record.has_value();
     if (!matched) match(each);
     if (!each.record) {

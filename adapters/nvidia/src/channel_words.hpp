@@ -60,7 +60,12 @@ class channel_words {
 
   /// Searches what is new, and forgets what is gone.
   void set_mappings(const std::vector<device_mapping>& now);
-  void look(const words_reader& read, time_point now);
+  /// \param share of a search that this look makes, in the least ones that there are.
+  void look(const words_reader& read, time_point now, std::size_t share);
+  /// Reads again whether the channels' records are as the last look saw them.
+  [[nodiscard]] bool unchanged(const words_reader& read) const;
+  /// Channels that the last look has read.
+  [[nodiscard]] std::size_t channels_read() const noexcept { return channels_read_; }
 
   [[nodiscard]] const std::vector<channel>& channels() const noexcept { return channels_; }
   [[nodiscard]] const std::vector<record>& records() const noexcept { return records_; }
@@ -86,9 +91,9 @@ class channel_words {
   };
   [[nodiscard]] bool rests(const words_reader& read, time_point now);
   void search_again(time_point now);
-  void search_on(const words_reader& read);
-  void search_records(search& where, const words_reader& read);
-  void search_channels(search& where, const words_reader& read);
+  void search_on(const words_reader& read, std::size_t share);
+  void search_records(search& where, const words_reader& read, std::size_t share);
+  void search_channels(search& where, const words_reader& read, std::size_t share);
   void read_records(const words_reader& read);
   void take_record(page& of, std::size_t slot, bool is_new);
   void read_channel(channel& which, const words_reader& read, time_point now);
@@ -104,7 +109,8 @@ class channel_words {
   std::vector<page> pages_;
   std::vector<std::uint64_t> pages_at_;
   std::uint64_t look_ = 0;
-  bool all_matched_ = false;     ///< Each channel that has moved has a record.
+  bool all_matched_ = false;  ///< Each channel that has moved has a record.
+  std::size_t channels_read_ = 0;
   std::size_t turn_ = 0;         ///< Of channels that are read in turn.
   std::uint32_t entries_ = 256;  ///< Of a ring, at least: a power of two.
   time_point searched_{};

@@ -8,8 +8,8 @@ namespace sluice::nvidia {
 
 namespace {
 
-/// Words that a search reads in one look: as much as takes some tens of microseconds.
-constexpr std::size_t piece_words = 32 * page_words;
+/// Words that a search reads in one look: as much as takes about 20 us.
+constexpr std::size_t piece_words = 16 * page_words;
 /// Pages with words, and those beside them. A context has one or two.
 constexpr std::size_t most_pages = 48;
 /// Kernels that one word can have followed between two looks.
@@ -46,6 +46,7 @@ void kernel_states::add(std::uint64_t at) {
         std::ranges::find(others_, each) != others_.end())
       continue;
     page& made = pages_.emplace_back();
+    found_ = found_ || each == at;
     made.at = each;
     const std::size_t first = (each - in_.begin) / sizeof(std::uint32_t);
     std::copy_n(before_.begin() + static_cast<std::ptrdiff_t>(first), page_words,
@@ -59,15 +60,16 @@ void kernel_states::leave_out(std::uint64_t page_at) {
   std::erase_if(pages_, [&](const page& each) { return each.at == page_at; });
 }
 
-bool kernel_states::search_on(const words_reader& read) {
+bool kernel_states::search_on(const words_reader& read, std::size_t share) {
   const std::size_t all = (in_.end - in_.begin) / sizeof(std::uint32_t);
   if (next_ == none) {
     next_ = 0;
     wanted_ = false;
+    found_ = false;
   }
   const bool first = before_.size() < all;
   if (first) before_.reserve(all);
-  const std::size_t count = std::min(piece_words, all - next_);
+  const std::size_t count = std::min(share * piece_words, all - next_);
   std::vector<std::uint32_t> now(count);
   if (!read(in_.begin + next_ * sizeof(std::uint32_t), now)) return false;
   if (first) {
@@ -112,7 +114,13 @@ void kernel_states::follow(page& which, const std::array<std::uint32_t, page_wor
   }
 }
 
-bool kernel_states::look(const words_reader& read, bool whole) {
+bool kernel_states::unchanged(const words_reader& read) const {
+  std::array<std::uint32_t, page_words> now;
+  return std::ranges::all_of(
+      pages_, [&](const page& each) { return read(each.at, now) && now == each.words; });
+}
+
+bool kernel_states::look(const words_reader& read, std::size_t share) {
   moved_ = false;
   run_ = false;
   std::array<std::uint32_t, page_words> now;
@@ -127,11 +135,7 @@ bool kernel_states::look(const words_reader& read, bool whole) {
       run_ = run_ || ((sure || each.behaved[word] >= proof) && (now[word] & state_mask) == running);
     if (!had && each.has_words && !before_.empty()) add(each.at);
   }
-  while (searches()) {
-    if (!search_on(read)) return false;
-    if (!whole) break;
-  }
-  return true;
+  return !searches() || search_on(read, share);
 }
 
 }  // namespace sluice::nvidia

@@ -18,7 +18,7 @@ namespace sluice::nvidia {
 /// lie is libcuda's own affair: they are found by what they do.)
 ///
 /// Threading: one thread. Cost: a look reads one to three pages per page of words, and while it
-/// searches 32 more.
+/// searches 16 more.
 class kernel_states {
  public:
   explicit kernel_states(const device_mapping& in) : in_(in) {}
@@ -27,14 +27,18 @@ class kernel_states {
   /// This page has words of another kind.
   void leave_out(std::uint64_t page);
   /// Reads what is known, and searches on while a search is wanted.
-  /// \param whole in one look: takes about a millisecond.
+  /// \param share of a search that this look makes, in the least ones that there are.
   /// \return false where the mapping cannot be read.
-  bool look(const words_reader& read, bool whole);
+  bool look(const words_reader& read, std::size_t share);
+  /// Reads again whether all is as the last look saw it.
+  [[nodiscard]] bool unchanged(const words_reader& read) const;
   /// Nothing can have changed since the last look.
   void skip() noexcept { moved_ = false; }
   /// Searches the whole mapping for words that have changed since the last search.
   void search() noexcept { wanted_ = true; }
   [[nodiscard]] bool searches() const noexcept { return wanted_ || next_ != none; }
+  /// The last complete search found words that were not followed yet.
+  [[nodiscard]] bool found() const noexcept { return found_; }
 
   /// Some kernel started or ended between the last two looks.
   [[nodiscard]] bool moved() const noexcept { return moved_; }
@@ -56,7 +60,7 @@ class kernel_states {
     std::array<std::uint8_t, page_words> behaved{};  ///< How often, each; or `not_one`.
     std::vector<std::uint16_t> ones{};               ///< Those that have behaved.
   };
-  bool search_on(const words_reader& read);
+  bool search_on(const words_reader& read, std::size_t share);
   void add(std::uint64_t at);
   void follow(page& which, const std::array<std::uint32_t, page_words>& now);
 
@@ -66,6 +70,7 @@ class kernel_states {
   std::vector<std::uint32_t> before_;  ///< The whole mapping, at the last search.
   std::size_t next_ = none;            ///< Word at which the search goes on.
   bool wanted_ = true;
+  bool found_ = false;
   bool moved_ = false;
   bool run_ = false;
   bool broken_ = false;

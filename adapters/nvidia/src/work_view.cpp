@@ -15,6 +15,11 @@ constexpr std::uint64_t enough_submissions = 256;
 constexpr std::uint8_t enough_fruitless = 4;
 /// Every which look compares the words of a context that does nothing.
 constexpr std::uint64_t looks_at_idle = 16;
+/// Where looks are so far apart, one may take longer.
+constexpr duration rare = 1ms;
+constexpr std::size_t more_of_a_search = 8;
+/// Channels read in one look, which takes some 20 us then.
+constexpr std::size_t long_look = 4;
 /// Between two searches for the kernels of such a channel: some of a new graph may be elsewhere.
 constexpr duration search_pause = 100ms;
 
@@ -55,7 +60,7 @@ work_view::place& work_view::place_of(gpu_id gpu) {
   return places_.emplace_back(place{.gpu = gpu});
 }
 
-void work_view::follow_states(const words_reader& read, time_point now) {
+void work_view::follow_states(const words_reader& read, time_point now, std::size_t share) {
   for (const auto& each : channels_.records()) {
     if (each.moved == 0) continue;
     const auto is_in = [&](const device_mapping& in) { return in.begin == each.mapping; };
@@ -83,9 +88,7 @@ void work_view::follow_states(const words_reader& read, time_point now) {
       continue;
     }
     for (const std::uint64_t page : channels_.record_pages()) each.states.leave_out(page);
-    const bool waited_for =
-        std::ranges::any_of(behaviours_, [](const behaviour& one) { return one.unexplained; });
-    (void)each.states.look(read, waited_for);
+    (void)each.states.look(read, share);
     if (each.states.moved()) each.moved_at = look_;
   }
 }
@@ -98,7 +101,7 @@ void work_view::explain(const channel_words::channel& of, time_point now) {
   behaviour& its = behaviour_of(of);
   if (its.unexplained && !in->states.searches()) {
     its.unexplained = false;
-    if (in->moved_at + 1 < its.begun_at && its.fruitless < enough_fruitless) ++its.fruitless;
+    if (!in->states.found() && its.fruitless < enough_fruitless) ++its.fruitless;
   }
   if (its.begun_at + 1 == look_ && in->moved_at + 2 < look_ && !in->states.kernels_run()) {
     const bool plain = its.fruitless >= enough_fruitless;
@@ -131,11 +134,19 @@ online_work work_view::work_on(gpu_id gpu, std::uint32_t waiting) {
   return any && sure && !channels_.broken() ? online_work::finished : online_work::consumed;
 }
 
+bool work_view::unchanged(const words_reader& read) const {
+  return channels_.unchanged(read) && std::ranges::all_of(contexts_, [&](const context& each) {
+           return each.states.unchanged(read);
+         });
+}
+
 void work_view::look(const words_reader& read, time_point now) {
   ++look_;
-  channels_.look(read, now);
+  const std::size_t share = now - looked_ >= rare ? more_of_a_search : 1;
+  looked_ = now;
+  channels_.look(read, now, share);
   // After the records: what has begun shows there.
-  follow_states(read, now);
+  follow_states(read, now, share);
   for (place& each : places_) each.came = each.waiting = 0;
   for (const auto& each : channels_.channels()) {
     place& where = place_of(each.gpu);
@@ -148,8 +159,11 @@ void work_view::look(const words_reader& read, time_point now) {
     place& where = places_[index];
     const online_work work = work_on(where.gpu, where.waiting);
     const bool calm = work == online_work::finished;
-    // What has begun may not show yet as running.
-    if (!calm || calm_[index] || where.work == online_work::unknown) where.work = work;
+    // What has begun may not show yet as running. If this look took long enough for that, it need
+    // not wait for the next one.
+    if (!calm || calm_[index] || where.work == online_work::unknown ||
+        (channels_.channels_read() >= long_look && unchanged(read)))
+      where.work = work;
     calm_[index] = calm;
   }
 }

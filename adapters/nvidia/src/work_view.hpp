@@ -18,9 +18,9 @@
 namespace sluice::nvidia {
 
 /// Of one process. Work is `waiting` until the GPU begins it, `running` until its kernels have
-/// ended (copies are `waiting` until then), and `finished` after two looks without either. It is
-/// `consumed` where the words that tell the end are not found yet, cannot be found or are not
-/// reliable; then why_unsure() has the reason.
+/// ended (copies are `waiting` until then), and `finished` once its words, read twice, show
+/// neither. It is `consumed` where the words that tell the end are not found yet, cannot be found
+/// or are not reliable; then why_unsure() has the reason.
 ///
 /// What it finds it compares with each other all the time. A process that writes into these words
 /// itself can hide its own work or make itself look busy: as it could with the marks of a client.
@@ -63,7 +63,8 @@ class work_view {
   };
   context* context_of(const channel_words::channel& of);
   behaviour& behaviour_of(const channel_words::channel& of);
-  void follow_states(const words_reader& read, time_point now);
+  void follow_states(const words_reader& read, time_point now, std::size_t share);
+  [[nodiscard]] bool unchanged(const words_reader& read) const;
   void explain(const channel_words::channel& of, time_point now);
   online_work work_on(gpu_id gpu, std::uint32_t waiting);
   place& place_of(gpu_id gpu);
@@ -75,6 +76,7 @@ class work_view {
   std::vector<place> places_;
   std::vector<bool> calm_;  ///< By place: nothing waited or ran at the look before.
   std::uint64_t look_ = 2;
+  time_point looked_{};
 };
 
 }  // namespace sluice::nvidia

@@ -106,6 +106,7 @@ class cuda_process {
         std::copy_n(words->begin() + static_cast<std::ptrdiff_t>((at - begin) / 4), into.size(),
                     into.begin());
         ++reads;
+        words_read += into.size();
         return true;
       }
       return false;
@@ -117,6 +118,7 @@ class cuda_process {
   }
 
   unsigned reads = 0;
+  std::size_t words_read = 0;
 
  private:
   struct one_channel {
@@ -216,6 +218,42 @@ TEST_F(WorkView, SeesSubmittedRunningAndEnded) {
   process().end(0);
   looks(2);
   EXPECT_EQ(work(), online_work::finished);
+}
+
+// With many channels a look takes so long that the next one would come late.
+TEST_F(WorkView, SeesTheEndInOneLookAtManyChannels) {
+  begin();
+  for (unsigned channel = 0; channel < 8; ++channel) process().run(channel);
+  for (unsigned channel = 0; channel < 8; ++channel) learn(channel);
+  for (unsigned channel = 0; channel < 8; ++channel) {
+    process().run(channel);
+    looks(5);
+  }
+  process().submit(3);
+  process().begin(3);
+  looks(5);
+  ASSERT_EQ(work(), online_work::running) << view_.why_unsure();
+  process().end(3);
+  look();
+  EXPECT_EQ(work(), online_work::finished);
+}
+
+// A search goes on from look to look: what begins meanwhile is seen in time.
+TEST_F(WorkView, SearchesALittleAtEachLook) {
+  process_ = std::make_unique<cuda_process>();
+  view_.set_mappings(cuda_process::mappings());
+  std::size_t most_words = 0;
+  unsigned most_reads = 0;
+  for (unsigned i = 0; i < 3000; ++i) {
+    if (i % 3 == 0) process().run(i / 3 % 20, i % 2);
+    process().words_read = process().reads = 0;
+    look();
+    most_words = std::max(most_words, process().words_read);
+    most_reads = std::max(most_reads, process().reads);
+  }
+  // All channels, and beside them a piece of each kind of search.
+  EXPECT_LE(most_reads, 40U);
+  EXPECT_LE(most_words, 48U * page_words);
 }
 
 // A request that begins and ends between two looks is an arrival all the same.
