@@ -94,6 +94,33 @@ TEST_F(Pointers, OfSeveralProcessesSayWhatTheBusiestSays) {
   EXPECT_EQ(work(), online_work::unknown) << "one of them may well have work";
 }
 
+TEST_F(Pointers, ShowSinceWhenWorkWaitsAndRuns) {
+  const auto gpu = [&] { return bench.core->look().gpus.front(); };
+  bench.create(301, role::online, gpu_a, {0});
+  EXPECT_EQ(gpu().online_waiting_since, never);
+  const time_point came = bench.time.now();
+  point(serving, gpu_a, online_work::waiting, 1);
+  bench.step();
+  bench.time.advance(1ms);
+  const time_point ran = bench.time.now();
+  point(serving, gpu_a, online_work::waiting, 2);
+  point(301, gpu_a, online_work::running, 1);
+  bench.step();
+  EXPECT_EQ(gpu().online_waiting_since, came) << "the same state once more";
+  EXPECT_EQ(gpu().online_running_since, ran);
+  bench.time.advance(1ms);
+  const time_point begun = bench.time.now();
+  point(serving, gpu_a, online_work::running);
+  point(301, gpu_a, online_work::finished);
+  bench.step();
+  EXPECT_EQ(gpu().online_waiting_since, never);
+  EXPECT_EQ(gpu().online_running_since, begun) << "it waited before";
+  interval_ = {};
+  point(301, gpu_a, online_work::finished, 1);
+  bench.settle();
+  EXPECT_EQ(gpu().online_running_since, never) << "sources look no longer";
+}
+
 TEST_F(Pointers, OfProcessesThatAreNotOnlineDoNotCount) {
   point(training, gpu_a, online_work::waiting, 9);
   bench.step();

@@ -167,6 +167,8 @@ json::object gpu_json(const gpu_picture& gpu, const queue_count& queues, const h
       {"online_in_flight", gpu.online_in_flight},
       {"online_work", text_of(gpu.work)},
       {"online_waiting", gpu.online_waiting},
+      {"online_waiting_since_unix_ms", time_or_null(now, gpu.online_waiting_since)},
+      {"online_running_since_unix_ms", time_or_null(now, gpu.online_running_since)},
       {"busy", gpu.busy},
       {"last_begin_unix_ms", time_or_null(now, gpu.last_begin)},
       {"last_end_unix_ms", time_or_null(now, gpu.last_end)},
@@ -397,17 +399,19 @@ const history::decision* last_of(const history& past, group_id group, journal_ki
 
 /// What is seen of online work there, beyond that there is some.
 std::string seen_words(const picture& seen, const std::vector<gpu_id>& gpus) {
+  const auto since = [&](time_point at) { return span_text(std::max(seen.at - at, duration{})); };
   std::string text;
   for (const gpu_picture& each : seen.gpus) {
     if (std::ranges::find(gpus, each.id) == gpus.end()) continue;
     std::string what;
-    if (each.online_waiting != 0)
-      what = fmt::format("{} submission{} not begun", each.online_waiting,
-                         each.online_waiting == 1 ? " has" : "s have");
-    else if (each.work == online_work::running)
-      what = "kernels run";
-    else if (each.work == online_work::consumed)
-      what = "its end cannot be seen";
+    if (each.online_waiting_since != never) {
+      what = "submissions pending for " + since(each.online_waiting_since);
+      if (each.online_waiting != 0) what += fmt::format(", {} now", each.online_waiting);
+    }
+    if (each.online_running_since != never)
+      what += fmt::format("{}kernels running for {}", what.empty() ? "" : "; ",
+                          since(each.online_running_since));
+    if (each.work == online_work::consumed) what = "its end cannot be seen";
     if (!what.empty()) text += fmt::format("{}seen: {}", text.empty() ? " (" : "; ", what);
   }
   return text.empty() ? text : text + ")";

@@ -32,8 +32,10 @@ void pointer_ledger::observe(const observation& seen) {
     return one.pid == seen.pid && one.start_time == seen.start_time && one.gpu == seen.gpu;
   });
   if (found == entries_.end()) {
-    found = entries_.insert(found, {seen.pid, seen.start_time, seen.gpu, {}, 0, {}, 0});
+    found =
+        entries_.insert(found, {.pid = seen.pid, .start_time = seen.start_time, .gpu = seen.gpu});
   }
+  if (found->work != seen.work) found->since = seen.at;
   found->work = seen.work;
   found->packets += seen.count;
   found->waiting = seen.waiting;
@@ -51,6 +53,10 @@ void pointer_ledger::add(gpu_id where, const entry& one, const process& owner) {
   }
   here.packets += one.packets;
   here.waiting += one.waiting;
+  if (one.work == online_work::waiting)
+    here.waiting_since = std::min(here.waiting_since, one.since);
+  if (one.work == online_work::running)
+    here.running_since = std::min(here.running_since, one.since);
   if (one.packets != 0) here.at = std::max(here.at, one.at);
 }
 
@@ -84,6 +90,8 @@ void pointer_ledger::look(time_point now, std::vector<event>& events) {
     const online_work work = ranks[static_cast<std::size_t>(here.rank)];
     where.work_of = here.owner != nullptr ? here.owner->id : process_id{};
     where.online_waiting = here.waiting;
+    where.online_waiting_since = here.waiting_since;
+    where.online_running_since = here.running_since;
     if (work == view.work && here.packets == 0) continue;
     const time_point at = here.packets != 0 ? std::min(here.at, now) : now;
     if (here.packets != 0) {
@@ -99,8 +107,10 @@ void pointer_ledger::forget() noexcept {
   if (entries_.empty()) return;
   entries_.clear();
   for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
-    table_.gpu_number(i).online_waiting = 0;
-    table_.view_of(table_.gpu_number(i)).work = online_work::unknown;
+    gpu& where = table_.gpu_number(i);
+    where.online_waiting = 0;
+    where.online_waiting_since = where.online_running_since = never;
+    table_.view_of(where).work = online_work::unknown;
   }
 }
 

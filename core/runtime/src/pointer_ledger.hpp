@@ -35,19 +35,22 @@ class pointer_ledger {
  private:
   /// One process on one GPU.
   struct entry {
-    pid_t pid;
-    std::uint64_t start_time;
-    gpu_id gpu;
-    online_work work;
-    std::uint32_t packets;  // Since the last look.
-    time_point at;
-    std::uint32_t waiting;
+    pid_t pid = 0;
+    std::uint64_t start_time = 0;
+    gpu_id gpu{};
+    online_work work{};
+    time_point since{};         // When `work` became what it is.
+    std::uint32_t packets = 0;  // Since the last look.
+    time_point at{};
+    std::uint32_t waiting = 0;
   };
   struct sum {
     int rank = 0;
     const process* owner = nullptr;  // The one whose work has this rank.
     std::uint32_t packets = 0;
     std::uint32_t waiting = 0;
+    time_point waiting_since = never;
+    time_point running_since = never;
     time_point at{};
   };
   void add(gpu_id where, const entry& one, const process& owner);

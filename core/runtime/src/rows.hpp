@@ -64,7 +64,9 @@ struct gpu {
   bool told_busy = false;  ///< In the journal.
   time_point busy_since{};
   std::uint32_t online_waiting = 0;  ///< Submissions of online processes that have not begun.
-  process_id work_of{};              ///< The process whose queue pointers show `work` of the view.
+  time_point online_waiting_since = never;  ///< As gpu_picture's.
+  time_point online_running_since = never;  ///< As gpu_picture's.
+  process_id work_of{};  ///< The process whose queue pointers show `work` of the view.
 };
 
 /// Online work came, at `at`: measured from now on, if it is not yet and something is to make room.

@@ -83,6 +83,8 @@ picture picture_of(const table& world) {
                          .online_in_flight = view.online_in_flight,
                          .work = view.work,
                          .online_waiting = one.online_waiting,
+                         .online_waiting_since = one.online_waiting_since,
+                         .online_running_since = one.online_running_since,
                          .busy = has_online_work(view),
                          .last_begin = view.last_begin,
                          .last_end = view.last_end,

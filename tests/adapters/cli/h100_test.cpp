@@ -310,6 +310,33 @@ TEST_F(SluiceOnH100, ShowsWhatADaemonHasSuspended) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
+TEST_F(SluiceOnH100, ShowsWhatIsSeenOfAProgramWithoutAClient) {
+  gpu_program serving{device_};
+  serving.ask("open");
+  std::ofstream{config()} << "[daemon]\nmode = \"enforce\"\ndriver = \"nvidia\"\n"
+                          << "clients = false\ndirectory = \"" << directory() << "\"\n"
+                          << "[scheduler]\nattach_after = \"10ms\"\nmax_suspend = \"60s\"\n"
+                          << "offline_floor = 0\n[policy]\nname = \"pointer_polling\"\n"
+                          << "[roles]\nstore = \"\"\npids = [{ pid = " << pid()
+                          << ", role = \"offline\" }, { pid = " << serving.pid()
+                          << ", role = \"online\" }]\n";
+  const auto daemon = start({"run", "--config", config()}, false);
+  // Until the words are known that show whether kernels run.
+  ASSERT_TRUE(eventually(patience, [&] {
+    serving.ask("run");
+    return run({"status", "--json"}).out.find("\"online_work\":\"finished\"") != std::string::npos;
+  })) << daemon->err();
+  serving.ask("launch 10000000");
+  std::string why;
+  EXPECT_TRUE(eventually(patience, [&] {
+    why = run({"why", pid()}).out;
+    return testing::Matches(
+        ContainsRegex("is held by policy pointer_polling[^\n]* has been busy on "
+                      "GPU [0-9]+ for [^\n]* \\(seen: kernels running for "
+                      "[0-9.]+ m?s\\)"))(why);
+  })) << why;
+}
+
 TEST_F(SluiceOnH100, ActsOnAnUntestedReleaseIfTheDaemonDoes) {
   const std::string proc = device_.root() + "/proc_of_another";
   std::filesystem::create_directory(proc);

@@ -147,6 +147,38 @@ TEST_F(ControlDesk, SaysWhyAProcessIsHeld) {
   EXPECT_THAT(std::string(by_group.at("sentence").as_string()), HasSubstr("group g1 is held"));
 }
 
+TEST_F(ControlDesk, SaysWhatIsSeenOfOnlineWorkAndForHowLong) {
+  journal_.process();
+  journal_.turn();
+  journal_.put({.kind = journal_kind::busy, .gpu = gpu_one});
+  journal_.held();
+  const auto words = [&](online_work work, std::uint32_t waiting, duration waited, duration ran) {
+    show([&](picture& seen) {
+      seen.groups[0].held = true;
+      gpu_picture& gpu = seen.gpus[0];
+      gpu.work = work;
+      gpu.online_waiting = waiting;
+      gpu.online_waiting_since = waited == duration{} ? never : clock::now() - waited;
+      gpu.online_running_since = ran == duration{} ? never : clock::now() - ran;
+    });
+    return sentence();
+  };
+  EXPECT_THAT(words(online_work::waiting, 3, 2s, {}),
+              ContainsRegex("GPU 51110 for [0-9.]+ s \\(seen: submissions pending for "
+                            "2\\.[0-9] s, 3 now\\)"));
+  EXPECT_THAT(words(online_work::running, 0, {}, 3s),
+              ContainsRegex("\\(seen: kernels running for 3\\.[0-9] s\\)"));
+  EXPECT_THAT(words(online_work::waiting, 0, 2s, 3s),
+              ContainsRegex("\\(seen: submissions pending for 2\\.[0-9] s; kernels running for "
+                            "3\\.[0-9] s\\)"));
+  EXPECT_THAT(words(online_work::consumed, 0, {}, {}),
+              HasSubstr(" (seen: its end cannot be seen)"));
+  EXPECT_THAT(words(online_work::finished, 0, {}, {}), Not(HasSubstr("seen: ")));
+  const auto gpu = ask(R"({"version":1,"ask":"status"})").at("gpus").at(0).as_object();
+  EXPECT_TRUE(gpu.at("online_waiting_since_unix_ms").is_null());
+  EXPECT_TRUE(gpu.at("online_running_since_unix_ms").is_null());
+}
+
 TEST_F(ControlDesk, SaysWhyAProcessRuns) {
   journal_.process();
   EXPECT_EQ(sentence(),

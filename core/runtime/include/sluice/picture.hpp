@@ -75,7 +75,11 @@ struct gpu_picture {
   std::uint32_t online_in_flight = 0;  ///< Busy periods of clients.
   online_work work = online_work::unknown;
   std::uint32_t online_waiting = 0;  ///< Online submissions that have not begun, where it is seen.
-  bool busy = false;                 ///< Online work is in flight, by clients or pointers.
+  /// Since when a process of those whose `work` is `waiting` has been so; never: there is none.
+  time_point online_waiting_since = never;
+  /// The same of `running`. One process may run while another waits, and `work` shows `waiting`.
+  time_point online_running_since = never;
+  bool busy = false;  ///< Online work is in flight, by clients or pointers.
   time_point last_begin{};
   time_point last_end{};
   duration suspend_cost{};  ///< As gpu_view's.
