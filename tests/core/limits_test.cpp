@@ -62,11 +62,17 @@ TEST(Declaration, ThatIsRenewedAsItExpiresCausesNoDriverCall) {
   bench.create(100, role::offline, gpu_a, {0});
   auto client = bench.client();
   bench.attach_all();
+  const time_point held = bench.time.now();
   client.begin();
   bench.run_for(50ms);
   client.begin();
   bench.run_for(149ms);
   EXPECT_EQ(bench.driver.batches().size(), 1U);
+  const group_picture group = bench.core->look().groups.front();
+  EXPECT_EQ(group.must_run_at, held + 200ms) << "a renewal does not move it";
+  EXPECT_GT(group.wanted_until, group.must_run_at);
+  bench.run_for(20ms);
+  EXPECT_EQ(bench.core->look().groups.front().must_run_at, never);
 }
 
 TEST(Declaration, OfARunEndsAHold) {

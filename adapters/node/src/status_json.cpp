@@ -334,6 +334,7 @@ json::object group_json(const group_picture& group, const history::loss& lost, c
           {"wanted_off", group.wanted_off},
           {"wanted_until_unix_ms",
            group.wanted_off ? time_or_null(now, group.wanted_until) : json::value(nullptr)},
+          {"must_run_at_unix_ms", time_or_null(now, group.must_run_at)},
           {"held", group.held},
           {"forced", group.forced},
           {"gpus", std::move(gpus)},
@@ -424,9 +425,12 @@ std::string held_sentence(const picture& seen, const group_picture& group, const
   text += " by policy " + seen.policy;
   if (by != nullptr)
     text += fmt::format(" since {} ({})", clock_text(now, by->at), span_text(now.steady - by->at));
-  if (group.wanted_until > now.steady && group.wanted_until != never)
-    text += fmt::format(", for at most {} more unless the policy renews the hold",
-                        span_text(group.wanted_until - now.steady));
+  // The policy can renew its hold up to that limit.
+  const bool renewable = group.must_run_at - std::chrono::milliseconds(100) > group.wanted_until;
+  const time_point end = renewable ? group.wanted_until : group.must_run_at;
+  if (end > now.steady && end != never)
+    text += fmt::format(", for at most {} more{}", span_text(end - now.steady),
+                        renewable ? " unless the policy renews the hold" : " (max_suspend)");
   const std::string work = past.online_work_on(gpus_of(group), now.steady);
   if (!work.empty()) {
     text += ": " + work + seen_words(seen, gpus_of(group));

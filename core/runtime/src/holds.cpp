@@ -186,8 +186,10 @@ void holds::after_batches(time_point now) {
 
 void holds::set_deadline(group& which, time_point now) {
   time_point at = which.hold_until == time_point{} ? never : which.hold_until;
+  which.must_run_at = never;
   if (which.off && !which.forced) {
-    at = std::min(at, must_run_at(which));
+    which.must_run_at = must_run_at(which);
+    at = std::min(at, which.must_run_at);
     if (const auto left = allowance(which, now); left != duration::max()) {
       at = std::min(at, now + std::max(left, negligible));
     }

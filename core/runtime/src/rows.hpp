@@ -119,9 +119,10 @@ struct group {
   duration quantum{};  ///< What the policy wants; zero: the driver's default.
 
   // What the policy wants and the limits allow; see holds.hpp.
-  time_point hold_until{};  ///< Epoch: no declaration.
-  bool held = false;        ///< The declaration, as far as limits and role let it take effect.
-  bool off = false;         ///< Some queue is not known to run.
+  time_point hold_until{};         ///< Epoch: no declaration.
+  time_point must_run_at = never;  ///< By max_suspend; while off and not forced.
+  bool held = false;  ///< The declaration, as far as limits and role let it take effect.
+  bool off = false;   ///< Some queue is not known to run.
   time_point off_since{};
   time_point on_since{};
   duration debt{};  ///< As of the last change of `off`; see holds.hpp.

@@ -64,6 +64,7 @@ group_picture picture_of(const group& one, time_point now) {
                      .manageable = one.view.manageable,
                      .wanted_off = one.hold_until > now,
                      .wanted_until = one.hold_until,
+                     .must_run_at = one.must_run_at,
                      .held = one.held,
                      .forced = one.forced};
   for (const process* const member : one.members)

@@ -147,6 +147,18 @@ TEST_F(ControlDesk, SaysWhyAProcessIsHeld) {
   EXPECT_THAT(std::string(by_group.at("sentence").as_string()), HasSubstr("group g1 is held"));
 }
 
+// Symptom: the end of a hold that the policy renews was max_suspend after the last renewal.
+TEST_F(ControlDesk, NamesTheEndByMaxSuspendOfARenewedHold) {
+  journal_.process();
+  journal_.held();
+  show([](picture& seen) {
+    seen.groups[0].held = true;
+    seen.groups[0].wanted_until = clock::now() + 60s;
+    seen.groups[0].must_run_at = clock::now() + 5s;
+  });
+  EXPECT_THAT(sentence(), ContainsRegex(", for at most [45]\\.[0-9] s more \\(max_suspend\\)"));
+}
+
 TEST_F(ControlDesk, SaysWhatIsSeenOfOnlineWorkAndForHowLong) {
   journal_.process();
   journal_.turn();

@@ -64,8 +64,11 @@ struct group_picture {
   bool manageable = false;    ///< As group_view::manageable.
   bool wanted_off = false;    ///< The policy wants it held...
   time_point wanted_until{};  ///< ...until then.
-  bool held = false;          ///< It is to be off: wanted, and no limit stands against it.
-  bool forced = false;        ///< A limit makes it run.
+  /// When max_suspend forces it to run, whatever the policy wants; never: it is not off, or is
+  /// forced to run already. offline_floor may force it before.
+  time_point must_run_at = never;
+  bool held = false;    ///< It is to be off: wanted, and no limit stands against it.
+  bool forced = false;  ///< A limit makes it run.
   std::vector<process_picture> processes{};
 };
 
