@@ -4,6 +4,7 @@
 #include "found_record.hpp"
 #include "output.hpp"
 
+#include <boost/json.hpp>
 #include <fmt/format.h>
 
 #include "sluice/os/proc.hpp"
@@ -42,6 +43,37 @@ std::optional<std::string> why_orphaned(pid_t pid, const node_files& files) {
   const auto found = all.find(pid);
   if (found == all.end()) return {};
   return orphan_text(pid, found->second, files);
+}
+
+std::string_view orphan_state(const orphan& one) {
+  return one.stopped_guardian == 0 ? "orphaned" : "guardian-stopped";
+}
+
+orphans::const_iterator find_orphan(const boost::json::object& group, const orphans& all) {
+  const auto* const members = group.if_contains("processes");
+  if (members == nullptr || !members->is_array()) return all.end();
+  for (const auto& each : members->get_array()) {
+    const auto* const process = each.if_object();
+    const auto* const pid = process != nullptr ? process->if_contains("pid") : nullptr;
+    boost::system::error_code error;
+    if (pid == nullptr || !pid->is_number()) continue;
+    if (const auto found = all.find(pid->to_number<pid_t>(error)); !error && found != all.end())
+      return found;
+  }
+  return all.end();
+}
+
+void mark_orphans(boost::json::object& status, const orphans& all) {
+  auto* const groups = status.if_contains("groups");
+  if (all.empty() || groups == nullptr || !groups->is_array()) return;
+  for (auto& each : groups->get_array()) {
+    auto* const group = each.if_object();
+    if (group == nullptr) continue;
+    const auto found = find_orphan(*group, all);
+    if (found == all.end()) continue;
+    (*group)["state"] = orphan_state(found->second);
+    (*group)["state_since_unix_ms"] = nullptr;
+  }
 }
 
 }  // namespace sluice::cli

@@ -8,6 +8,9 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+
+#include <boost/json/object.hpp>
 
 #include "sluice/node_files.hpp"
 
@@ -31,5 +34,13 @@ orphan_words words_of(const orphan& one, const node_files& files);
 std::string orphan_text(pid_t pid, const orphan& one, const node_files& files);
 /// The same for the process, if it is one of them.
 std::optional<std::string> why_orphaned(pid_t pid, const node_files& files);
+
+/// "orphaned" or "guardian-stopped".
+std::string_view orphan_state(const orphan& one);
+/// The first such process of a group, and so why it may be suspended though its scheduler does not
+/// know that. \param group as in a daemon's answer to `status`. \return all.end(): it has none.
+orphans::const_iterator find_orphan(const boost::json::object& group, const orphans& all);
+/// Puts that in place of the state of each group that has such a process.
+void mark_orphans(boost::json::object& status, const orphans& all);
 
 }  // namespace sluice::cli

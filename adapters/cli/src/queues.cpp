@@ -107,7 +107,7 @@ bool is_evicted(const about_processes& known, pid_t pid, gpu_id gpu) {
 std::string_view orphan_state(const about_processes& known, pid_t pid) {
   const auto found = known.left.find(pid);
   if (found == known.left.end()) return {};
-  return found->second.stopped_guardian == 0 ? "orphaned" : "guardian-stopped";
+  return orphan_state(found->second);
 }
 
 /// "-": none is known.

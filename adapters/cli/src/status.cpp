@@ -40,13 +40,14 @@ std::optional<json::object> ask(const status_options& chosen, json::object reque
 }
 
 int do_status(const status_options& chosen) {
-  const auto answer = ask(chosen, {{"ask", "status"}});
+  auto answer = ask(chosen, {{"ask", "status"}});
   if (!answer) return exit_failed;
+  // The daemon knows only of its running agent.
+  const orphans all = find_orphans(chosen.where);
+  mark_orphans(*answer, all);
   const bool said =
       chosen.as_json ? print(json::value(*answer)) : print(status_text(*answer, terminal_width()));
-  // The daemon knows only of its running agent.
-  for (const auto& [pid, left] : find_orphans(chosen.where))
-    complain("warning: " + orphan_text(pid, left, chosen.where));
+  for (const auto& [pid, left] : all) complain("warning: " + orphan_text(pid, left, chosen.where));
   return said ? exit_done : exit_failed;
 }
 
@@ -60,15 +61,38 @@ std::optional<std::pair<std::string_view, std::uint64_t>> target_of(std::string_
   return std::pair(group ? std::string_view("group") : std::string_view("pid"), *number);
 }
 
+/// Which of the orphans the question is about. \return all.end(): none.
+orphans::const_iterator orphan_of(const status_options& chosen, std::string_view what,
+                                  std::uint64_t number, const orphans& all) {
+  if (what == "pid") return all.find(static_cast<pid_t>(number));
+  control_failure failed;
+  const auto status = control_link{chosen.where}.ask({{"ask", "status"}}, failed);
+  const auto* const groups = status ? status->if_contains("groups") : nullptr;
+  if (groups == nullptr || !groups->is_array()) return all.end();
+  for (const auto& each : groups->get_array()) {
+    const auto* const group = each.if_object();
+    const auto* const its = group != nullptr ? group->if_contains("group") : nullptr;
+    if (its != nullptr && *its == number) return find_orphan(*group, all);
+  }
+  return all.end();
+}
+
 int do_why(const status_options& chosen) {
   const auto target = target_of(chosen.what);
-  const auto answer = ask(chosen, {{"ask", "why"}, {target->first, target->second}});
+  auto answer = ask(chosen, {{"ask", "why"}, {target->first, target->second}});
   if (!answer) return exit_failed;
+  // The daemon knows only of its running agent.
+  auto* const told = answer->if_contains("why");
+  if (const orphans all = find_orphans(chosen.where);
+      !all.empty() && told != nullptr && told->is_object()) {
+    const auto left = orphan_of(chosen, target->first, target->second, all);
+    if (left != all.end()) {
+      told->get_object()["state"] = orphan_state(left->second);
+      told->get_object()["sentence"] = orphan_text(left->first, left->second, chosen.where);
+    }
+  }
   const bool said =
       chosen.as_json ? print(json::value(*answer)) : print(why_text(*answer, chosen.last));
-  if (target->first == "pid")
-    if (const auto left = why_orphaned(static_cast<pid_t>(target->second), chosen.where))
-      complain("warning: " + *left);
   return said ? exit_done : exit_failed;
 }
 

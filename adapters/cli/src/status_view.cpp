@@ -133,6 +133,7 @@ std::string failures(const json::object& statistics) {
 /// \param acts false: nothing is told the driver, so that what it shows as done would be.
 std::string state_of(const json::object& group, bool acts) {
   const std::string state = text_of(group, "state");
+  if (state == "orphaned" || state == "guardian-stopped") return state;
   if (flag_of(group, "held") && !acts) return "would be held";
   if (flag_of(group, "held")) return state == "suspended" ? "held" : "held, " + state;
   if (flag_of(group, "forced")) return "forced";

@@ -1,6 +1,7 @@
 // sluice top: what the daemon does, as it does it.
 
 #include "control_link.hpp"
+#include "orphans.hpp"
 #include "output.hpp"
 #include "status_view.hpp"
 #include "subcommand.hpp"
@@ -51,7 +52,8 @@ std::vector<std::string> lines_of(std::string_view text) {
 class viewer {
  public:
   explicit viewer(const top_options& chosen)
-      : link_(chosen.where, [this] { return hear_meanwhile(); }),
+      : where_(chosen.where),
+        link_(chosen.where, [this] { return hear_meanwhile(); }),
         every_(std::chrono::duration_cast<std::chrono::milliseconds>(
             parse_duration(chosen.interval).value_or(1s))),
         filter_(chosen.filter) {}
@@ -122,7 +124,10 @@ class viewer {
     control_failure failed;
     auto answer = link_.ask({{"ask", "status"}}, failed);
     trouble_ = answer ? std::string() : failed.sentence;
-    if (answer) status_ = std::move(*answer);
+    if (answer) {
+      status_ = std::move(*answer);
+      mark_orphans(status_, find_orphans(where_));
+    }
     return answer.has_value();
   }
 
@@ -254,6 +259,7 @@ class viewer {
     (void)look();
   }
 
+  const node_files where_;
   control_link link_;
   const std::chrono::milliseconds every_;
   json::object status_;

@@ -542,7 +542,7 @@ state_now state_of_group(const picture& seen, const group_picture& group,
                                 "; sluice does not suspend it");
   if (group.held)
     return say(seen.acts ? "held" : "would_be_held", held_sentence(seen, group, past, now));
-  if (!seen.backend_up) return say("unmanaged", "is running: the agent is restarting");
+  if (!seen.backend_up) return say("unmanaged", "is not managed now: the agent is restarting");
   if (seen.stopping) return say("runs", "is running: the scheduler is stopping");
   if (paused)
     return say("runs", "is running: the node is paused" + (paused->empty() ? "" : ": " + *paused));

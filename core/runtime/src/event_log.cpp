@@ -181,7 +181,7 @@ void event_log::write(const journal_entry& entry, const entry_words& words) {
     case journal_kind::backend_lost: {
       const std::string reason = words.error.message();
       log_line(log_level::error, log_part::driver, {{"error", reason}},
-               "backend {}: lost ({}); everything runs until the backend is restored",
+               "backend {}: lost ({}); suspending nothing more until the backend is restored",
                backend_.name(), reason);
       break;
     }

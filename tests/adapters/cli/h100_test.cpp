@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -224,7 +225,20 @@ TEST_F(SluiceOnH100, NamesAStoppedGuardianWhoseAgentWasKilled) {
     EXPECT_EQ(refused.code, 1);
     EXPECT_THAT(refused.err, AllOf(HasSubstr(name()), advice));
   }
-  EXPECT_THAT(run({"why", pid()}).err, advice);
+  // The daemon waits for its next agent, which waits for the guardian.
+  const auto why = run({"why", pid()});
+  EXPECT_THAT(why.out, AllOf(ContainsRegex("^process " + pid() + " .* may still be suspended"),
+                             advice, Not(HasSubstr("is running"))));
+  EXPECT_EQ(why.err, "");
+  const auto told = boost::json::parse(run({"why", pid(), "--json"}).out);
+  EXPECT_EQ(told.at("why").at("state"), "guardian-stopped");
+  const auto status = run({"status"});
+  EXPECT_THAT(status.out, ContainsRegex("\ng[0-9]+ +offline +" + pid() + " .* guardian-stopped "));
+  EXPECT_THAT(status.err, advice);
+  std::smatch group;
+  ASSERT_TRUE(std::regex_search(status.out, group, std::regex{"\n(g[0-9]+) +offline"}));
+  EXPECT_THAT(run({"why", group[1]}).out, AllOf(HasSubstr("may still be suspended"), advice));
+  EXPECT_THAT(run({"top", "--once"}).out, HasSubstr("guardian-stopped"));
   const auto rescue = run({"rescue"});
   EXPECT_EQ(rescue.code, 1);
   EXPECT_EQ(rescue.out, "");

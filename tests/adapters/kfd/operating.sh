@@ -93,7 +93,7 @@ online=$!
 until_true suspended
 eval "$(block 3)"
 until_true untraced
-until_true grep -q 'everything runs until the backend is restored' "$work/online"
+until_true grep -q 'suspending nothing more until the backend is restored' "$work/online"
 until_true grep -q 'sluice-agent.*Permission denied' "$work/online"
 untraced || fail "somebody traces process $offline although there is no agent"
 if suspended; then fail "queues are suspended although there is no agent"; fi
