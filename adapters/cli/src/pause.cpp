@@ -20,6 +20,7 @@
 
 #include "sluice/node_files.hpp"
 #include "sluice/os/node_lock.hpp"
+#include "sluice/os/proc.hpp"
 
 namespace sluice::cli {
 
@@ -52,13 +53,13 @@ std::string time_of(const std::string& path) {
   return text;
 }
 
-/// Agents of this machine: somebody acts, by whatever lock.
+/// Agents of this machine: somebody acts, by whatever lock. A zombie has no lock.
 std::string agents_here() {
   std::string all;
   std::error_code error;
   for (const auto& each : std::filesystem::directory_iterator{"/proc", error}) {
     const auto pid = whole_number<pid_t>(each.path().filename().string());
-    if (pid && command_of(*pid) == "sluice-agent")
+    if (pid && command_of(*pid) == "sluice-agent" && !is_exiting(*pid))
       all += fmt::format("{}{}", all.empty() ? "" : ", ", *pid);
   }
   return all;

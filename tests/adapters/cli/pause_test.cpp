@@ -2,8 +2,10 @@
 
 #include "command.hpp"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -67,6 +69,27 @@ TEST_F(SluicePause, NamesAgentsThatItDoesNotPause) {
     return testing::Matches(ContainsRegex("are not paused \\(sluice-agent, process [^)]*" +
                                           std::to_string(acts.pid())))(pause(1)->err());
   }));
+}
+
+// Symptom: an agent that was killed, and that its parent has not waited for, counted as one.
+TEST_F(SluicePause, NamesNoAgentThatHasEnded) {
+  const std::string agent = where_.directory + "/sluice-agent";
+  std::filesystem::copy_file("/bin/sleep", agent);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl(agent.c_str(), agent.c_str(), "100", nullptr);
+    ::_exit(1);
+  }
+  const auto names_it = [&] {
+    return testing::Matches(ContainsRegex("sluice-agent, process [^)]*\\b" + std::to_string(child) +
+                                          "\\b"))(pause(1)->err());
+  };
+  EXPECT_TRUE(eventually(patience, names_it));
+  ::kill(child, SIGKILL);
+  siginfo_t ended{};
+  EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(names_it());
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(SluicePause, SaysWhetherTheOwnerObeys) {
