@@ -116,6 +116,7 @@ class rescuer {
     bool failed = false;
     const auto records = find_records(owner_);
     for (const auto& each : records) failed |= !rescue(each);
+    has_record_ = !records.empty();
     if (held_ != 0)
       std::printf("resumed: %zu of %zu\n%s", resumed_, held_, words_.c_str());
     else if (records.empty() && !chosen_.everything)
@@ -219,14 +220,14 @@ class rescuer {
       say("cannot resume everything: " + why);
       return false;
     }
-    bool told = false;
-    const auto done = driver->release_everything([&told](std::string_view words) {
-      told = true;
-      say(words);
-    });
+    std::vector<std::string> told;
+    const auto done =
+        driver->release_everything([&told](std::string_view words) { told.emplace_back(words); });
+    // On success, only what is not restored without a record.
+    if (!done || !has_record_) std::ranges::for_each(told, say);
     if (!done) {
-      say(told ? "not everything was resumed"
-               : "cannot resume everything: " + done.error().message());
+      say(!told.empty() ? "not everything was resumed"
+                        : "cannot resume everything: " + done.error().message());
       return false;
     }
     std::printf("everything that uses the driver %s runs\n", chosen_.choice.driver.c_str());
@@ -236,6 +237,7 @@ class rescuer {
   const agent_settings& chosen_;
   const acting_drivers& drivers_;
   const std::string owner_;
+  bool has_record_ = false;
   std::size_t held_ = 0;
   std::size_t resumed_ = 0;
   std::string words_;  ///< A line for each process that was resumed.

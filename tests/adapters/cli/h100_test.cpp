@@ -167,6 +167,17 @@ TEST_F(SluiceOnH100, RescuesWithoutARecord) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
+// Symptom: it printed that time slices stay short, though the record restored them.
+TEST_F(SluiceOnH100, RescuesEverythingAfterARecord) {
+  ASSERT_NO_FATAL_FAILURE(leave_suspended());
+  const auto all = run({"rescue", "--everything"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_EQ(all.out,
+            "resumed: 1 of 1\n  " + name() + "\neverything that uses the driver nvidia runs\n");
+  EXPECT_EQ(all.err, "");
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
 TEST_F(SluiceOnH100, RescuesThroughTheDaemonThatOwnsTheNode) {
   const auto daemon = run_daemon();
   const auto untouched = run({"rescue", "--no-pause"});

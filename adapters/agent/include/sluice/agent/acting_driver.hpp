@@ -104,8 +104,8 @@ class acting_driver {
   /// Lets go of everything that any agent may hold in any process that uses the driver, without a
   /// record of it: for `sluice rescue --everything`. No agent has the node meanwhile. Default:
   /// where nothing outlives the agent nothing is to be done, else errc::not_supported.
-  /// \return an error where something may still be held; `say` gets a sentence for each, and what
-  ///         is not restored without a record.
+  /// \return an error where something may still be held; `say` gets a sentence for each, and one on
+  ///         what is not restored without a record, which is shown if there was none.
   [[nodiscard]] virtual result<void> release_everything(const message_sink& say) {
     (void)say;
     if (outlives_agent()) return errc::not_supported;
