@@ -30,6 +30,7 @@
 #include "sluice/os/proc.hpp"
 #include "sluice/os/quiet_thread.hpp"
 #include "sluice/os/unique_fd.hpp"
+#include "sluice/roles/classification.hpp"
 
 namespace sluice::cli {
 
@@ -54,6 +55,14 @@ bool is_managed(const json::object& status, pid_t pid) {
   return false;
 }
 
+/// The role store that the scheduler reads. Empty: none.
+std::string role_store_of(const json::object& status) {
+  const auto* const node = status.if_contains("node");
+  const auto* const facts = node != nullptr ? node->if_object() : nullptr;
+  const auto* const store = facts != nullptr ? facts->if_contains("role_store") : nullptr;
+  return store != nullptr && store->is_string() ? printable(store->get_string()) : std::string();
+}
+
 /// Why a scheduler is in the way: one sentence. Empty: none is.
 std::string why_managed(pid_t pid, const node_files& files) {
   using kind = node_lock::kind;
@@ -70,10 +79,17 @@ std::string why_managed(pid_t pid, const node_files& files) {
         "{} owns the node, and does not report whether it manages process {} ({}); {} first", who,
         pid, failed.sentence, obeys ? "run " + pause : "end that program");
   if (!is_managed(*status, pid)) return {};
+  const std::string store = role_store_of(*status);
+  if (store.empty())
+    return fmt::format(
+        "process {} is managed by {}; run {} first ('sluice release' has no effect, because that "
+        "program reads no role store)",
+        pid, who, pause);
+  const bool usual = store == roles::classification_rules::default_role_store;
   return fmt::format(
-      "process {} is managed by {}; run 'sluice release {}', which makes it leave the process "
+      "process {} is managed by {}; run 'sluice release {}{}', which makes it leave the process "
       "alone, or {} first",
-      pid, who, pid, pause);
+      pid, who, pid, usual ? "" : " --store " + store, pause);
 }
 
 struct hand_target {

@@ -154,6 +154,8 @@ json::object control_desk::node_words() const {
       {"driver_gone", facts.driver_gone},
       {"up_ms", std::chrono::duration<double, std::milli>(clock::now() - started_).count()},
       {"paused", std::move(paused)},
+      {"role_store",
+       facts.role_store.empty() ? json::value(nullptr) : json::value(facts.role_store)},
       {"policy_text", facts.policy},
       {"policy_by", facts.policy_by.empty() ? json::value(nullptr) : json::value(facts.policy_by)}};
 }

@@ -41,6 +41,7 @@ struct node_facts {
   bool driver_gone = false;  ///< As discovery::driver_gone().
   std::string policy{};      ///< As a command line would name it; empty where that is not known.
   std::string policy_by{};   ///< Who asked for it, where it is not the configuration's.
+  std::string role_store{};  ///< The file that it reads; empty: none.
 };
 
 /// What the desk does to the node.

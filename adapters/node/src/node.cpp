@@ -152,7 +152,8 @@ class node_impl final : public node, private steered_node {
                     .simulated = simulated_.load(),
                     .driver_gone = driver_gone(),
                     .policy = {},
-                    .policy_by = {}};
+                    .policy_by = {},
+                    .role_store = settings_.roles.role_store};
     made.policy = chosen_ ? chosen_->text : settings_.policy_text;
     if (chosen_) made.policy_by = chosen_by_;
     return made;

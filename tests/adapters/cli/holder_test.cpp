@@ -267,12 +267,24 @@ TEST_F(AgentHolder, LeavesToADaemonWhatThatManages) {
   ASSERT_TRUE(eventually(patience, [&] {
     return run({"status", "--json"}).out.find("\"attach\":\"attached\"") != std::string::npos;
   })) << daemon.err();
+  // Symptom: the advice was 'sluice release', though this daemon reads no store.
   const auto refused = run({"suspend", pid()});
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.err, ContainsRegex("process " + pid() +
-                                         " is managed by process [0-9]+ .*; run "
-                                         "'sluice release " +
-                                         pid() + "'"));
+                                         " is managed by process [0-9]+ .*; run 'sluice pause "
+                                         "--directory [^']*' first \\('sluice release' has no "
+                                         "effect"));
+  std::ifstream file{config};
+  std::string text{std::istreambuf_iterator<char>{file}, {}};
+  const std::string store = made_.path() + "/roles";
+  text.replace(text.find("store = \"\""), 10, "store = \"" + store + "\"");
+  std::ofstream{config} << text;
+  daemon.signal(SIGHUP);
+  EXPECT_TRUE(eventually(patience, [&] {
+    return run({"suspend", pid(), "--for", "10ms"})
+               .err.find("run 'sluice release " + pid() + " --store " + store + "', ") !=
+           std::string::npos;
+  })) << daemon.err();
   std::string why;
   EXPECT_TRUE(eventually(patience, [&] {
     why = run({"why", name}).out;
