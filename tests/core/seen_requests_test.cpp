@@ -137,6 +137,50 @@ TEST_F(SeenRequests, WithoutAnEndEndAfterAWhile) {
   EXPECT_TRUE(comes_to(0, 50ms));
 }
 
+// Symptom: it had no length, as if it had ended before its end showed.
+TEST_F(SeenRequests, LastUntilTheirEndShows) {
+  const time_point begun = bench.time.now();
+  see(online_work::consumed, 1);
+  bench.run_for(8ms);
+  const time_point ended = bench.time.now();
+  see(online_work::finished);
+  EXPECT_EQ(in_flight(), 1U) << "more may follow";
+  EXPECT_TRUE(comes_to(0, 5ms)) << "its end is seen: nothing to assume";
+  const auto span = std::find_if(events_.begin(), events_.end(), [](const event& each) {
+    return each.kind == event_kind::span_end;
+  });
+  ASSERT_NE(span, events_.end());
+  EXPECT_EQ(span->length, ended - begun);
+}
+
+// Ends that were not seen at first delay no request once they are.
+TEST_F(SeenRequests, EndSoonOnceEndsAreSeen) {
+  see(online_work::consumed, 1);
+  ASSERT_TRUE(comes_to(0, 50ms));
+  see(online_work::finished);
+  EXPECT_EQ(in_flight(), 0U) << "an end is no request";
+  request(1ms);
+  EXPECT_TRUE(comes_to(0, 5ms));
+}
+
+// Symptom: one submission on another GPU, of which no end is seen, delayed the end of each request.
+TEST_F(SeenRequests, EndSoonThoughAnotherGpuShowsNoEnds) {
+  bench.create_queue(serving, q(1), gpu_b);
+  bench.settle();
+  see(online_work::consumed, 1, serving, gpu_b);
+  bench.run_for(50ms);
+  ASSERT_EQ(in_flight(gpu_b), 0U);
+  request(1ms);
+  ASSERT_EQ(in_flight(), 1U);
+  EXPECT_TRUE(comes_to(0, 5ms));
+  see(online_work::consumed, 1, serving, gpu_b);
+  see(online_work::waiting, 1);
+  see(online_work::finished);
+  bench.run_for(10ms);
+  EXPECT_EQ(in_flight(), 1U) << "this one has work there";
+  EXPECT_TRUE(comes_to(0, 50ms));
+}
+
 TEST_F(SeenRequests, OfAProcessWithAClientAreLeftToThat) {
   auto client = bench.core->register_client({.name = "server", .gpus = {gpu_a}, .pid = serving});
   ASSERT_TRUE(client);

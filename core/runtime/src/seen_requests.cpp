@@ -28,6 +28,10 @@ constexpr duration blind_linger = 20ms;
 /// How long what was seen waits for its process to be seen.
 constexpr duration patience_for_unknown = 10s;
 
+bool is_under_way(online_work work) noexcept {
+  return work == online_work::waiting || work == online_work::running;
+}
+
 }  // namespace
 
 void linger::note(duration gap) noexcept {
@@ -65,9 +69,8 @@ bool seen_requests::is_marked(pid_t pid) const noexcept {
 }
 
 bool seen_requests::works(const process_seen& which) noexcept {
-  return std::any_of(which.places.begin(), which.places.end(), [](const place& each) {
-    return each.work == online_work::waiting || each.work == online_work::running;
-  });
+  return std::any_of(which.places.begin(), which.places.end(),
+                     [](const place& each) { return is_under_way(each.work); });
 }
 
 void seen_requests::client_came(pid_t pid) {
@@ -111,16 +114,18 @@ std::vector<gpu_id> seen_requests::gpus_of(const process_seen& which) const {
   return all;
 }
 
-duration seen_requests::linger_of(const process_seen& which) const noexcept {
+time_point seen_requests::end_of(const process_seen& which) const noexcept {
   duration round_trip{};
-  bool blind = false;
+  time_point blind_until{};
   for (const place& each : which.places) {
-    blind = blind || each.work == online_work::consumed;
+    if (each.work == online_work::consumed)
+      blind_until = std::max(blind_until, each.last + blind_linger);
     const gpu_view* const view = std::as_const(table_).find(each.gpu);
     if (view != nullptr) round_trip = std::max(round_trip, view->suspend_cost + view->resume_cost);
   }
-  if (blind) return blind_linger;
-  return which.gaps.best(2 * (round_trip == duration{} ? usual_round_trip : round_trip));
+  const duration usual =
+      which.gaps.best(2 * (round_trip == duration{} ? usual_round_trip : round_trip));
+  return std::max(blind_until, which.quiet_since + usual);
 }
 
 void seen_requests::begin(process_seen& which, time_point at) {
@@ -162,6 +167,9 @@ void seen_requests::observe(const observation& seen) {
   auto on = std::find_if(which.places.begin(), which.places.end(),
                          [&](const place& each) { return each.gpu == seen.gpu; });
   if (on == which.places.end()) on = which.places.insert(on, place{.gpu = seen.gpu});
+  // When work of which the end was not seen has ended is known only now.
+  const bool end_shows = on->work == online_work::consumed && seen.work == online_work::finished;
+  if (is_under_way(on->work) || seen.count != 0 || end_shows) on->last = seen.at;
   on->work = seen.work;
   which.seen_at = seen.at;
   const process* const row = table_.find(seen.pid, seen.start_time);
@@ -177,10 +185,10 @@ void seen_requests::observe(const observation& seen) {
     }
     which.quiet = false;
   }
-  if (under_way || !which.open || which.quiet) return;
+  if (under_way || !which.open || (which.quiet && !end_shows)) return;
   which.quiet = true;
   which.quiet_since = seen.at;
-  next_ = std::min(next_, seen.at + linger_of(which));
+  next_ = std::min(next_, end_of(which));
 }
 
 void seen_requests::work(time_point now) {
@@ -193,7 +201,7 @@ void seen_requests::work(time_point now) {
     }
     if (!each.open && works(each)) begin(each, each.seen_at);
     if (!each.open || !each.quiet) return false;
-    const time_point until = each.quiet_since + linger_of(each);
+    const time_point until = end_of(each);
     if (until > now)
       next_ = std::min(next_, until);
     else

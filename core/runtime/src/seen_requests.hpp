@@ -68,6 +68,7 @@ class seen_requests {
   struct place {
     gpu_id gpu{};
     online_work work = online_work::unknown;
+    time_point last{};  ///< When something last was under way, came, or was seen to have ended.
   };
   struct process_seen {
     pid_t pid = 0;
@@ -88,7 +89,8 @@ class seen_requests {
   void end(process_seen& which);
   void withdraw(process_seen& which) noexcept;
   [[nodiscard]] std::vector<gpu_id> gpus_of(const process_seen& which) const;
-  [[nodiscard]] duration linger_of(const process_seen& which) const noexcept;
+  /// When its open request ends, if nothing more of it is seen.
+  [[nodiscard]] time_point end_of(const process_seen& which) const noexcept;
   [[nodiscard]] bool is_marked(pid_t pid) const noexcept;
 
   const scheduler_config& config_;
