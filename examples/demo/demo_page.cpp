@@ -1,5 +1,6 @@
 #include "demo_page.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -152,9 +153,9 @@ std::string page(const page_head& head, const std::vector<load_report>& reports)
   }
   made.notes = {
       "The rows online alone and offline alone show the best possible result of each program. The "
-      "row without a scheduler shows a shared GPU without sluice.",
-      "Preemption does not pay if offline kernels are shorter than a suspend and leave gaps (the "
-      "load train): online work then gains little."};
+      "row without a scheduler shows a shared GPU without sluice."};
+  if (std::ranges::any_of(reports, &load_report::gains_little))
+    made.notes.emplace_back(why_it_gains_little);
   return page_of::render(made);
 }
 

@@ -121,6 +121,12 @@ double load_report::share_of_alone() const {
   return alone > 0 ? scheduled_offline.kernels_per_second() / alone : 0;
 }
 
+bool load_report::gains_little() const {
+  constexpr double worth_it = 1.5;
+  return load == load_kind::training && scheduled.unfinished == 0 &&
+         ms(unscheduled.latency.p99) < worth_it * ms(scheduled.latency.p99);
+}
+
 std::string load_report::broken_promise() const {
   if (!offline_kernels.clean()) {
     return fmt::format("offline kernels: {} lost, {} repeated, {} out of order, {} too short",
@@ -189,11 +195,7 @@ std::string table(const load_report& report) {
       offline > 0 ? fmt::format("{:+.0f} %",
                                 100 * (report.scheduled_offline.kernels_per_second() / offline - 1))
                   : "-");
-  if (report.load == load_kind::training) {
-    text +=
-        "  Preemption does not pay if offline kernels are shorter than a suspend and leave gaps.\n"
-        "  Online work then gains little, and offline work has the loss shown above.\n";
-  }
+  if (report.gains_little()) text += fmt::format("  {}\n", why_it_gains_little);
   return text;
 }
 

@@ -61,9 +61,15 @@ struct load_report {
 
   /// Offline kernels per second, scheduled ÷ alone.
   double share_of_alone() const;
+  /// Whether the load is train, and online p99 became less than a third shorter.
+  bool gains_little() const;
   /// Empty, or what went wrong in a way that no scheduler may ever cause.
   std::string broken_promise() const;
 };
+
+inline constexpr const char* why_it_gains_little =
+    "Online work gained little: preemption does not pay if offline kernels are shorter than a "
+    "suspend and leave gaps.";
 
 /// "online p99 4.1 times shorter"; the first may be a lower bound.
 std::string latency_against(const online_run& unscheduled, const online_run& scheduled);

@@ -159,6 +159,16 @@ TEST(Table, ExplainsANegativeLoss) {
                         "(offline also ran while online work was unfinished);"));
 }
 
+// Symptom: "online p99 3.5 times shorter", and below it that online work gains little.
+TEST(Table, ExplainsALittleGainOnlyWhereThereIsOne) {
+  demo::load_report report = sample();
+  EXPECT_THAT(demo::table(report), Not(HasSubstr(demo::why_it_gains_little)));
+  report.scheduled.latency.p99 = 250ms;
+  EXPECT_THAT(demo::table(report), HasSubstr(demo::why_it_gains_little));
+  report.load = demo::load_kind::long_kernels;
+  EXPECT_THAT(demo::table(report), Not(HasSubstr(demo::why_it_gains_little)));
+}
+
 TEST(Table, SaysOfHowManyCallsThePercentilesAre) {
   demo::load_report report = sample();
   report.scheduler.suspend_calls = 4;
