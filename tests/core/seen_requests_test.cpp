@@ -222,6 +222,23 @@ TEST_F(SeenRequests, OfAGangCountOnAllOfItsGpus) {
   EXPECT_EQ(in_flight(gpu_b), 1U);
 }
 
+// Symptom: a request that began on one GPU did not count on another one until it had ended.
+TEST_F(SeenRequests, CountOnEachGpuOnWhichTheyHaveWork) {
+  bench.create_queue(serving, q(1), gpu_b);
+  bench.settle();
+  see(online_work::running, 1);
+  EXPECT_EQ(in_flight(gpu_b), 0U);
+  see(online_work::running, 1, serving, gpu_b);
+  EXPECT_EQ(in_flight(gpu_a), 1U);
+  EXPECT_EQ(in_flight(gpu_b), 1U);
+  see(online_work::finished);
+  bench.run_for(5ms);
+  EXPECT_EQ(in_flight(gpu_b), 1U);
+  see(online_work::finished, 0, serving, gpu_b);
+  EXPECT_TRUE(comes_to(0, 5ms));
+  EXPECT_EQ(in_flight(gpu_b), 0U);
+}
+
 // Nothing is looked at where that is of no use.
 TEST_F(SeenRequests, AreLookedForWhileSomethingIsOffline) {
   EXPECT_EQ(bench.core->pointer_interval(), 2ms);

@@ -177,7 +177,10 @@ void seen_requests::observe(const observation& seen) {
   const bool under_way = works(which);
   if (under_way || seen.count != 0) {
     last_work_ = seen.at;
-    if (!which.open) {
+    if (which.open && table_.find_gpu(seen.gpu) != nullptr &&
+        std::find(which.gpus.begin(), which.gpus.end(), seen.gpu) == which.gpus.end()) {
+      begin(which, seen.at);  // On that GPU, too.
+    } else if (!which.open) {
       if (which.ended != time_point{}) which.gaps.note(seen.at - which.ended);
       begin(which, seen.at);
     } else if (which.quiet) {
