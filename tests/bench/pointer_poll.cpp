@@ -5,7 +5,7 @@
 // usage: pointer_poll [--quick]
 
 #include "fake_queue.hpp"
-#include "pointer_watch.hpp"
+#include "pointer_view.hpp"
 #include "series.hpp"
 
 #include <signal.h>
@@ -78,14 +78,15 @@ struct comparison {
   bare_read floor;
   series figure_series;
   series floor_series;
+  std::vector<agent::followed_process::work> found{};
 
   void round(kfd::pointer_view& view, pid_t pid, int looks) {
     for (int i = 0; i < looks; ++i) {
+      found.clear();
       time_point began = clock::now();
-      view.look(began);
+      const bool lives = view.look(began, found);
       figure_series.add(clock::now() - began);
-      const auto& place = view.places().at(0);
-      if (place.work != expected || view.unreadable() != 0)
+      if (!lives || found.at(0).state != expected)
         throw std::runtime_error("a look did not see what the queues do");
       began = clock::now();
       const bool whole = floor.from(pid);
@@ -115,7 +116,9 @@ void measure(bool quick) {
   }
   auto view = kfd::pointer_view::make(what, "/nonexistent");
   if (!view) throw std::runtime_error("no view: " + view.error().message());
-  (*view)->look(clock::now());
+  if ((*view)->unreadable() != 0) throw std::runtime_error("the pointers cannot be read");
+  std::vector<agent::followed_process::work> first;
+  (void)(*view)->look(clock::now(), first);
 
   const int rounds = quick ? 2 : 9;
   const int looks = quick ? 50 : 2000;

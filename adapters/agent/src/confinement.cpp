@@ -144,7 +144,7 @@ void let_look(allow_list& list) {
 void let_agent(allow_list& list) {
   list.let({SCMP_SYS(epoll_wait), SCMP_SYS(epoll_ctl), SCMP_SYS(epoll_create1), SCMP_SYS(eventfd2),
             SCMP_SYS(pipe2), SCMP_SYS(timerfd_create), SCMP_SYS(timerfd_settime), SCMP_SYS(sendmsg),
-            SCMP_SYS(sendto), SCMP_SYS(recvfrom)});
+            SCMP_SYS(sendto), SCMP_SYS(recvfrom), SCMP_SYS(ppoll)});
 }
 
 void let_close(allow_list& list, int kept_fd) {

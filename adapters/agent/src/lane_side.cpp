@@ -1,7 +1,5 @@
 #include "sluice/agent/lane_side.hpp"
 
-#include "work_follower.hpp"
-
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -13,6 +11,8 @@
 #include <cerrno>
 #include <chrono>
 #include <deque>
+#include <limits>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "sluice/agent/lane.hpp"
+#include "sluice/agent/work_follower.hpp"
 #include "sluice/os/proc.hpp"
 
 namespace sluice::agent {
@@ -30,6 +31,8 @@ using namespace std::chrono_literals;
 
 constexpr duration check_every = 250ms;
 constexpr duration close_retry = 10ms;
+/// Between two looks at a process's work, however often the host asks for one.
+constexpr duration least_interval = 50us;
 /// After which the owner is told that a target will not be let go of.
 constexpr duration refusal_time = 300ms;
 
@@ -335,7 +338,21 @@ class lane_side final : public acting_side {
 
   result<void> follow(pid_t pid, std::uint64_t start_time, duration every) override {
     if (!options_.follow) return errc::not_supported;
-    return follower_.follow(pid, start_time, every);
+    const process_identity who{pid, start_time};
+    const auto asked = std::ranges::find(followed_, who);
+    if (every <= duration::zero()) {
+      if (asked == followed_.end()) return {};
+      followed_.erase(asked);
+      follower_.leave(who);
+      return {};
+    }
+    follower_.pace(std::max(every, least_interval));
+    if (asked != followed_.end()) return {};
+    if (followed_.size() >= most_followed) return errc::full;
+    auto made = options_.follow(pid, start_time);
+    if (!made) return made.error();
+    followed_.push_back(who);
+    return follower_.follow(who, std::move(*made));
   }
 
   time_point check(time_point now) override {
@@ -382,12 +399,37 @@ class lane_side final : public acting_side {
       return true;
     }
     target_lane* const from = lanes_.next(out);
-    if (from == nullptr) return follower_.next(out);
+    if (from == nullptr) return take_seen(out);
     if (!lanes_.is_last(out)) return true;
     std::erase(handed_, from);
     if (const auto answer = lanes_.retire(*from)) {
       pending_.push_back(out);
       out = *answer;
+    }
+    return true;
+  }
+
+  bool take_seen(report& out) {
+    const std::scoped_lock held{seen_mutex_};
+    if (seen_.empty()) return false;
+    out = {};
+    out.kind = report_kind::observed;
+    out.seen = seen_.front();
+    seen_.pop_front();
+    return true;
+  }
+  /// On the follower's thread. What is not taken yet is replaced, and its count added.
+  bool collect(observation seen) {
+    const std::scoped_lock held{seen_mutex_};
+    const auto old = std::ranges::find_if(seen_, [&](const observation& one) {
+      return one.pid == seen.pid && one.start_time == seen.start_time && one.gpu == seen.gpu;
+    });
+    if (old == seen_.end()) {
+      seen_.push_back(seen);
+    } else {
+      constexpr std::uint32_t most = std::numeric_limits<std::int32_t>::max();
+      seen.count = std::min(seen.count + old->count, most);
+      *old = seen;
     }
     return true;
   }
@@ -400,7 +442,12 @@ class lane_side final : public acting_side {
   std::vector<lane*> handed_;  ///< They have batches and do not know of them.
   std::deque<report> pending_;
   stuck_gpus stuck_{options_.stuck_after};
-  work_follower follower_{options_.follow, bell_};
+  std::vector<process_identity> followed_;  ///< As the host asked.
+  std::mutex seen_mutex_;
+  std::deque<observation> seen_;  ///< One of each process and GPU, at most.
+  work_follower follower_{{.thread = "sluice-follow",
+                           .report = [this](const observation& seen) { return collect(seen); },
+                           .reported = [this] { bell_.report(); }}};
 };
 
 }  // namespace

@@ -105,7 +105,7 @@ class node_discovery final : public discovery {
     if (!work_) return;
     work_->pace(every);
     const bool wanted = every != duration::zero();
-    if (watches_work_.exchange(wanted) != wanted) ::eventfd_write(wake_.get(), 1);
+    if (std::exchange(watches_work_, wanted) != wanted) follow_work();
   }
 
   void resync() override {
@@ -154,7 +154,7 @@ class node_discovery final : public discovery {
     worker_.join();
     driver_gone_.store(false);
     work_.reset();
-    watches_work_.store(false);
+    watches_work_ = false;
     scanner_.reset();
     store_watch_.reset();
   }
@@ -192,6 +192,11 @@ class node_discovery final : public discovery {
 
   static bool lives(const process_identity& who) {
     return start_time_of(who.pid) == who.start_time;
+  }
+
+  void follow_work() {
+    follow_changed_.store(true);
+    ::eventfd_write(wake_.get(), 1);
   }
 
   void look_at_roles() {
@@ -271,13 +276,8 @@ class node_discovery final : public discovery {
     const node_scanner::emit push = [this](const observation& seen) { this->push(seen); };
     const node_scanner::emit drop = [](const observation&) {};
     time_point next = clock::now();
-    bool work = false;
     while (!stopping_.load()) {
-      // Where the work shows is found out once somebody wants to know.
-      if (const bool wanted = watches_work_.load(); wanted != work) {
-        work = wanted;
-        next = clock::now();
-      }
+      bool follow = follow_changed_.exchange(false);
       const bool whole = resync_.exchange(false);
       const time_point now = clock::now();
       const bool rules = take_rules();
@@ -299,11 +299,12 @@ class node_discovery final : public discovery {
           for (const auto& [gpu, at] : lost_) push(about_loss(gpu, at));
         }
         if (scanner_->take_new_reasons()) tell_reasons();
-        if (work_) work_->follow(scanner_->online());
+        follow = true;
         looked_ = clock::now();
         next = looked_ + pace_.next();
         if (survey_->renew_watches()) next = looked_ + look_pace::least;
       }
+      if (follow && work_) work_->follow(scanner_->online());
       if (wait(next)) {
         next = std::min(next, looked_ + look_pace::least);
         // What triggered (an exited process, say) may go on triggering until the next look.
@@ -403,6 +404,7 @@ class node_discovery final : public discovery {
   std::map<process_identity, role> said_;
   std::atomic<bool> rules_changed_{false};
   std::atomic<bool> said_changed_{false};
+  std::atomic<bool> follow_changed_{false};
   mutable std::mutex reasons_mutex_;
   std::shared_ptr<const roles::role_reasons> reasons_ =
       std::make_shared<const roles::role_reasons>();
@@ -416,7 +418,7 @@ class node_discovery final : public discovery {
   std::map<gpu_id, time_point> lost_;  ///< When each was last heard to be reset.
   std::unique_ptr<node_scanner> scanner_;
   std::unique_ptr<work_watch> work_;  // from start() to stop(), where the driver has one
-  std::atomic<bool> watches_work_{false};
+  bool watches_work_ = false;         // the reactor thread's
   inbox_producer* inbox_ = nullptr;
   std::atomic<bool> driver_gone_{false};
   std::atomic<bool> stopping_{false};

@@ -1,6 +1,6 @@
 #include "kfd_survey.hpp"
 
-#include "pointer_finder.hpp"
+#include "pointer_watch.hpp"
 #include "sysfs.hpp"
 
 #include <fcntl.h>
@@ -108,29 +108,6 @@ class queue_directory final : public surveyed_process {
   unique_fd directory_;
   std::vector<surveyed_queue> queues_;  // by id
   std::vector<key> listed_;             // scratch
-};
-
-/// By the pointers of queues.
-class pointed_work final : public work_watch {
- public:
-  pointed_work(const roots& where, inbox_producer& inbox, const message_sink& say)
-      : finder_(where, say), watch_(where.sysfs, inbox, say) {}
-
-  void pace(duration every) noexcept override { watch_.pace(every); }
-  void restate() noexcept override { watch_.restate(); }
-  void follow(std::span<const process> online) override {
-    const bool wanted = watch_.pace() != duration::zero();
-    finder_.want(wanted);
-    auto found = finder_.find(online);
-    if (wanted)
-      watch_.set(std::move(found));
-    else
-      watch_.retain(found);
-  }
-
- private:
-  pointer_finder finder_;
-  pointer_watch watch_;
 };
 
 }  // namespace
@@ -267,7 +244,7 @@ result<std::vector<std::pair<pid_t, roles::queue_traits>>> kfd_survey::list_queu
 }
 
 std::unique_ptr<work_watch> kfd_survey::watch_work(inbox_producer& inbox) {
-  return std::make_unique<pointed_work>(where_, inbox, say_);
+  return std::make_unique<pointer_watch>(where_, inbox, say_);
 }
 
 std::unique_ptr<survey> make_survey(roots where, message_sink say) {

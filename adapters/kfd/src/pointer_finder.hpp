@@ -2,7 +2,7 @@
 /// \file
 /// Finds out where the pointers of online queues are.
 
-#include "pointer_watch.hpp"
+#include "pointer_view.hpp"
 
 #include <cstdint>
 #include <map>

@@ -3,7 +3,7 @@
 /// Memory laid out as that of a ROCr queue, its ring and its signals, which a child process
 /// inherits at the same address and shares. The test is the producer and the GPU.
 
-#include "pointer_watch.hpp"
+#include "pointer_view.hpp"
 
 #include <sys/mman.h>
 

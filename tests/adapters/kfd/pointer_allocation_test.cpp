@@ -58,21 +58,27 @@ TEST(PointerAllocations, AreNotMadeByLooks) {
                                   {queue.on(gpu_id{1}), second.on(gpu_id{2}), {.gpu = gpu_id{2}}}},
                                  "/nowhere")
                   .value();
-  const test::counted_allocations counted;
+  std::vector<agent::followed_process::work> found;
+  found.reserve(2);
   time_point now{};
+  const auto look = [&] {
+    found.clear();
+    ASSERT_TRUE(view->look(now += std::chrono::milliseconds{5}, found));
+  };
+  const test::counted_allocations counted;
   for (int round = 0; round < 100; ++round) {
     queue.submit();
     second.submit(false);
-    view->look(now);
+    look();
     queue.consume();
     second.consume();
-    view->look(now += std::chrono::milliseconds{5});
+    look();
     queue.finish();
-    view->look(now += std::chrono::milliseconds{5});
+    look();
   }
   EXPECT_EQ(counted.so_far(), 0U);
-  EXPECT_EQ(view->places()[0].work, online_work::finished);
-  EXPECT_EQ(view->places()[1].work, online_work::consumed);
+  EXPECT_EQ(found[0].state, online_work::finished);
+  EXPECT_EQ(found[1].state, online_work::consumed);
 }
 
 }  // namespace

@@ -77,8 +77,9 @@ class work_watch {
   virtual void pace(duration every) noexcept = 0;
   /// Pushes the state of every process again, soon. Any thread; does not block.
   virtual void restate() noexcept = 0;
-  /// Called after each look with all online processes. If pace() is zero, only closes what is open
-  /// of processes that are not among them. On the survey's thread.
+  /// Called after each look, and after pace() became zero or another number than zero, with all
+  /// online processes. If pace() is zero, only closes what is open.
+  /// On the survey's thread.
   virtual void follow(std::span<const process> online) = 0;
 };
 

@@ -171,9 +171,10 @@ class acting_side {
 
   /// Looks every `every` at the work of this process, which need not be attached, and reports it as
   /// `observed` with observation_kind::pointers_seen: the state of each of its GPUs after the first
-  /// look, then only what changed. Replaces the interval of an earlier call; zero ends it. Only
-  /// called where `acts_by` has capability::read_backlog. The host may name any process: a driver
-  /// reads only what belongs to it. It ends by itself with the process.
+  /// look, then only what changed. Replaces the interval of earlier calls, which may be that of all
+  /// processes: the host wants the same one of all. Zero ends it for this process. Only called
+  /// where `acts_by` has capability::read_backlog. The host may name any process: a driver reads
+  /// only what belongs to it. It ends by itself with the process.
   ///
   /// A driver looks on a thread of its own, so that no look delays a lane or a call of this class.
   /// It bounds how often it looks. What next() has not taken yet, a newer look replaces; packets

@@ -17,7 +17,7 @@
 #pragma GCC visibility push(default)
 namespace sluice::agent {
 
-/// Threading: one thread, which is no lane's: a look may take some hundred microseconds.
+/// Threading: one thread, work_follower's: a look may take some hundred microseconds.
 class followed_process {
  public:
   struct work {
