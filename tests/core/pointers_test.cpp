@@ -3,6 +3,7 @@
 
 #include "core_bench.hpp"
 
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -210,6 +211,49 @@ TEST_F(Pointers, DelayAnAttachWhileTheySayThatWorkRuns) {
   EXPECT_TRUE(bench.driver.attached(training));
 }
 
+// Its client announces what counts from then on; what is seen of it after all changes nothing.
+TEST_F(Pointers, OfAProcessThatMarksItsRequestsAreForgotten) {
+  std::vector<std::pair<pid_t, bool>> marks;
+  bench.core->on_marks([&](pid_t pid, bool so) { marks.emplace_back(pid, so); });
+  point(serving, gpu_a, online_work::waiting, 3);
+  bench.step();
+  ASSERT_EQ(work(), online_work::waiting);
+  (void)moved();
+  auto client = bench.core->register_client({.name = "server", .gpus = {gpu_a}, .pid = serving});
+  ASSERT_TRUE(client);
+  bench.step();
+  EXPECT_EQ(work(), online_work::unknown);
+  EXPECT_EQ(bench.core->look().gpus[0].online_waiting, 0U);
+  EXPECT_FALSE(bench.core->look().gpus[0].busy);
+  EXPECT_THAT(moved(), ElementsAre(told{gpu_a, 0})) << "the policy hears that";
+  EXPECT_THAT(marks, ElementsAre(std::pair{serving, true}));
+  EXPECT_TRUE(bench.driver.marks_requests_of(serving));
+
+  point(serving, gpu_a, online_work::running, 1);  // It was on its way.
+  bench.step();
+  EXPECT_EQ(work(), online_work::unknown);
+
+  *client = {};
+  bench.settle();
+  EXPECT_THAT(marks, ElementsAre(std::pair{serving, true}, std::pair{serving, false}));
+  EXPECT_EQ(work(), online_work::unknown) << "nothing of before comes back";
+  point(serving, gpu_a, online_work::running, 1);
+  bench.step();
+  EXPECT_EQ(work(), online_work::running);
+}
+
+TEST_F(Pointers, OfOthersStayWhenOneMarksItsRequests) {
+  bench.create(serving + 1, role::online, gpu_a, {0});
+  point(serving, gpu_a, online_work::waiting, 1);
+  point(serving + 1, gpu_a, online_work::running, 1);
+  bench.step();
+  ASSERT_EQ(work(), online_work::waiting);
+  auto client = bench.core->register_client({.name = "server", .gpus = {gpu_a}, .pid = serving});
+  ASSERT_TRUE(client);
+  bench.step();
+  EXPECT_EQ(work(), online_work::running);
+}
+
 TEST(PointerPolling, SuspendsThroughTheCoreAndIsMeasured) {
   core_bench bench{quick_config(), make_pointer_polling()};
   EXPECT_EQ(bench.core->pointer_interval(), duration::zero());
@@ -273,6 +317,23 @@ TEST_F(BackendsPointers, CountAsThoseOfASource) {
   EXPECT_THAT(moved(), ElementsAre(told{gpu_a, 3}));
   say(seen(serving, gpu_a, online_work::finished));
   EXPECT_EQ(work(), online_work::finished);
+}
+
+TEST_F(BackendsPointers, OfAProcessThatMarksItsRequestsAreForgotten) {
+  say(seen(serving, gpu_a, online_work::waiting, 3));
+  ASSERT_EQ(work(), online_work::waiting);
+  auto client = bench.core->register_client({.name = "server", .gpus = {gpu_a}, .pid = serving});
+  ASSERT_TRUE(client);
+  bench.step();
+  EXPECT_TRUE(bench.driver.marks_requests_of(serving));
+  EXPECT_EQ(work(), online_work::unknown);
+  say(seen(serving, gpu_a, online_work::running, 1));  // It was on its way.
+  EXPECT_EQ(work(), online_work::unknown);
+  *client = {};
+  bench.settle();
+  EXPECT_FALSE(bench.driver.marks_requests_of(serving));
+  say(seen(serving, gpu_a, online_work::running, 1));
+  EXPECT_EQ(work(), online_work::running);
 }
 
 TEST_F(BackendsPointers, OfUnknownProcessesAndGpusAreDropped) {

@@ -80,6 +80,7 @@ struct source_log {
   std::atomic<int> resyncs{0};
   std::atomic<int> stops{0};
   std::atomic<duration::rep> pointers{-1};  ///< As last asked for; -1: never.
+  std::atomic<pid_t> marks{0};              ///< The last that began to; minus the last that ended.
 };
 
 class test_source final : public source {
@@ -99,6 +100,7 @@ class test_source final : public source {
   }
   void stop() override { ++log_.stops; }
   void poll_pointers(duration every) override { log_.pointers = every.count(); }
+  void marks_requests(pid_t pid, bool so) override { log_.marks = so ? pid : -pid; }
 
  private:
   source_log& log_;
@@ -352,6 +354,19 @@ TEST(Scheduler, TellsItsSourcesHowOftenToLookAtPointers) {
   auto client = all.client();
   const auto busy = client.busy();
   EXPECT_TRUE(all.step_until([&] { return all.log.pointers == duration(1ms).count(); }));
+}
+
+TEST(Scheduler, NamesTheProcessesThatMarkTheirRequestsToItsSources) {
+  node all(own_loop());
+  ASSERT_TRUE(all.core->start());
+  ASSERT_TRUE(all.step_until([&] { return all.managed(); }));
+  EXPECT_EQ(all.log.marks, 0);
+  {
+    const auto client = all.core->register_client({.name = "server", .pid = 77});
+    ASSERT_TRUE(client);
+    EXPECT_TRUE(all.step_until([&] { return all.log.marks == 77; }));
+  }
+  EXPECT_TRUE(all.step_until([&] { return all.log.marks == -77; }));
 }
 
 TEST(Scheduler, RunReturnsAtOnceWhenNothingWasStarted) {

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -108,6 +109,18 @@ class node_discovery final : public discovery {
     if (std::exchange(watches_work_, wanted) != wanted) follow_work();
   }
 
+  void marks_requests(pid_t pid, bool so) override {
+    if (!work_) return;
+    {
+      const std::scoped_lock held{said_mutex_};
+      if (so)
+        marking_.insert(pid);
+      else
+        marking_.erase(pid);
+    }
+    follow_work();
+  }
+
   void resync() override {
     if (work_) work_->restate();
     resync_.store(true);
@@ -155,6 +168,7 @@ class node_discovery final : public discovery {
     driver_gone_.store(false);
     work_.reset();
     watches_work_ = false;
+    marking_.clear();
     scanner_.reset();
     store_watch_.reset();
   }
@@ -304,13 +318,21 @@ class node_discovery final : public discovery {
         next = looked_ + pace_.next();
         if (survey_->renew_watches()) next = looked_ + look_pace::least;
       }
-      if (follow && work_) work_->follow(scanner_->online());
+      if (follow && work_) work_->follow(unmarked());
       if (wait(next)) {
         next = std::min(next, looked_ + look_pace::least);
         // What triggered (an exited process, say) may go on triggering until the next look.
         std::this_thread::sleep_until(next);
       }
     }
+  }
+
+  /// Online processes whose work no client announces.
+  std::vector<work_watch::process> unmarked() {
+    auto online = scanner_->online();
+    const std::scoped_lock held{said_mutex_};
+    std::erase_if(online, [this](const auto& each) { return marking_.contains(each.who.pid); });
+    return online;
   }
 
   void tell_reasons() {
@@ -404,6 +426,7 @@ class node_discovery final : public discovery {
   std::map<process_identity, role> said_;
   std::atomic<bool> rules_changed_{false};
   std::atomic<bool> said_changed_{false};
+  std::set<pid_t> marking_;  // with said_mutex_: they mark their requests
   std::atomic<bool> follow_changed_{false};
   mutable std::mutex reasons_mutex_;
   std::shared_ptr<const roles::role_reasons> reasons_ =

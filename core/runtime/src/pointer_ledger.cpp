@@ -61,7 +61,7 @@ void pointer_ledger::add(gpu_id where, const entry& one, const process& owner) {
 }
 
 void pointer_ledger::look(time_point now, std::vector<event>& events) {
-  if (entries_.empty() || (!news_ && shape_ == table_.shape())) return;
+  if (!news_ && (entries_.empty() || shape_ == table_.shape())) return;
   news_ = false;
   shape_ = table_.shape();
   sums_.assign(table_.gpu_count(), {});
@@ -101,6 +101,10 @@ void pointer_ledger::look(time_point now, std::vector<event>& events) {
     view.work = work;
     events.push_back({event_kind::online_moved, view.id, {}, here.packets, at});
   }
+}
+
+void pointer_ledger::forget(pid_t pid) noexcept {
+  news_ |= std::erase_if(entries_, [pid](const entry& one) { return one.pid == pid; }) != 0;
 }
 
 void pointer_ledger::forget() noexcept {

@@ -26,11 +26,13 @@ class pointer_ledger {
 
   /// \param seen of kind pointers_seen.
   void observe(const observation& seen);
-  /// Brings the GPUs' `work` and `last_move` up to date and appends the events. Work on one member
-  /// of an online gang counts on every GPU of that gang.
+  /// Brings the GPUs' `work` and `last_move` up to date and appends the events.
+  /// Work on one member of an online gang counts on every GPU of that gang.
   void look(time_point now, std::vector<event>& events);
   /// Nobody looks any more: nothing is known.
   void forget() noexcept;
+  /// Nobody looks at that process any more: what was seen of it no longer counts.
+  void forget(pid_t pid) noexcept;
 
  private:
   /// One process on one GPU.

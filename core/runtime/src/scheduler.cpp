@@ -45,6 +45,9 @@ class scheduler_impl final : public scheduler {
     core_->on_breaker([this](const breaker_change& what) {
       for (const auto& each : sources_) each->breaker_changed(what);
     });
+    core_->on_marks([this](pid_t pid, bool so) {
+      for (const auto& each : sources_) each->marks_requests(pid, so);
+    });
     core_->on_look([this] { turn(); });
   }
 
@@ -129,6 +132,7 @@ class scheduler_impl final : public scheduler {
     result<void> start() { return source_->start(*this); }
     void stop() { source_->stop(); }
     void poll_pointers(duration every) { source_->poll_pointers(every); }
+    void marks_requests(pid_t pid, bool so) { source_->marks_requests(pid, so); }
     std::string_view name() const noexcept { return source_->name(); }
     void breaker_changed(const breaker_change& what) { source_->breaker_changed(what); }
     void drain() {

@@ -68,7 +68,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
         intake_(table_, members_, journal_),
         actual_(table_, members_),
         remote_(desk_, table_),
-        seen_(config_, table_, desk_, backend_),
+        seen_(config_, table_, desk_, [this](pid_t pid, bool so) { marks_requests(pid, so); }),
         clients_(config_, table_, stats_, *desk_, seen_, options.own_pid, journal_, record_.get()),
         pointers_(table_),
         holds_(config_, table_, stats_, journal_),
@@ -93,6 +93,9 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   // scheduler_core
   void on_breaker(std::function<void(const breaker_change&)> hear) override {
     breaker_.on_change(std::move(hear));
+  }
+  void on_marks(std::function<void(pid_t pid, bool so)> hear) override {
+    hears_marks_ = std::move(hear);
   }
   result<void> start() override { return backend_.start(*this); }
   void observe(unsigned source, const observation& seen) override {
@@ -221,6 +224,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   void tell_events(time_point now);
   void tell_policy(std::string_view before, std::optional<std::string_view> removed,
                    time_point now);
+  void marks_requests(pid_t pid, bool so);
   void saw_work(const observation& seen);
   duration seen_interval() const noexcept;
   bool is_clear(const client_page& page);
@@ -249,6 +253,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   core::quanta quanta_;
   core::attacher attacher_;
   core::breaker breaker_;
+  std::function<void(pid_t pid, bool so)> hears_marks_;  // May be empty.
   std::vector<event> events_;
   const std::function<std::unique_ptr<policy>()> fallback_;
   bool is_fallback_ = false;         // policy_ was made by it.
@@ -589,7 +594,14 @@ void core_impl::observed(const observation& seen) {
   saw_work(taken);
 }
 
+void core_impl::marks_requests(pid_t pid, bool so) {
+  backend_.marks_requests(pid, so);
+  if (hears_marks_) hears_marks_(pid, so);
+  if (so) pointers_.forget(pid);
+}
+
 void core_impl::saw_work(const observation& seen) {
+  if (seen_.is_marked(seen.pid)) return;  // It was under way when its client came.
   pointers_.observe(seen);
   if (seen_interval() != duration::zero()) seen_.observe(seen);
 }

@@ -74,7 +74,7 @@ bool seen_requests::works(const process_seen& which) noexcept {
 }
 
 void seen_requests::client_came(pid_t pid) {
-  if (!is_marked(pid)) backend_.marks_requests(pid, true);
+  if (!is_marked(pid)) marks_(pid, true);
   marked_.push_back(pid);
   for (process_seen& each : processes_)
     if (each.pid == pid) withdraw(each);
@@ -84,7 +84,7 @@ void seen_requests::client_left(pid_t pid) noexcept {
   const auto found = std::find(marked_.begin(), marked_.end(), pid);
   if (found == marked_.end()) return;
   marked_.erase(found);
-  if (!is_marked(pid)) backend_.marks_requests(pid, false);
+  if (!is_marked(pid)) marks_(pid, false);
 }
 
 void seen_requests::withdraw(process_seen& which) noexcept {
@@ -154,7 +154,6 @@ void seen_requests::end(process_seen& which) {
 }
 
 void seen_requests::observe(const observation& seen) {
-  if (is_marked(seen.pid)) return;
   auto found = std::find_if(processes_.begin(), processes_.end(), [&](const process_seen& each) {
     return each.pid == seen.pid && each.start_time == seen.start_time;
   });

@@ -10,10 +10,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "sluice/backend.hpp"
 #include "sluice/config.hpp"
 #include "sluice/ids.hpp"
 #include "sluice/observation.hpp"
@@ -46,11 +47,12 @@ class linger {
 /// one appears.
 class seen_requests {
  public:
+  /// \param marks hears which processes mark their requests, as backend::marks_requests().
   seen_requests(const scheduler_config& config, table& world, std::shared_ptr<front_desk> desk,
-                backend& driver)
-      : config_(config), table_(world), desk_(std::move(desk)), backend_(driver) {}
+                std::function<void(pid_t pid, bool so)> marks)
+      : config_(config), table_(world), desk_(std::move(desk)), marks_(std::move(marks)) {}
 
-  /// \param seen of kind pointers_seen.
+  /// \param seen of kind pointers_seen, of a process that is not marked.
   void observe(const observation& seen);
   /// Ends what has ended; before the clients are looked at.
   void work(time_point now);
@@ -63,6 +65,8 @@ class seen_requests {
   /// A client of that process has registered, or has left.
   void client_came(pid_t pid);
   void client_left(pid_t pid) noexcept;
+  /// Whether a client marks the requests of that process.
+  [[nodiscard]] bool is_marked(pid_t pid) const noexcept;
 
  private:
   struct place {
@@ -91,12 +95,11 @@ class seen_requests {
   [[nodiscard]] std::vector<gpu_id> gpus_of(const process_seen& which) const;
   /// When its open request ends, if nothing more of it is seen.
   [[nodiscard]] time_point end_of(const process_seen& which) const noexcept;
-  [[nodiscard]] bool is_marked(pid_t pid) const noexcept;
 
   const scheduler_config& config_;
   table& table_;
   const std::shared_ptr<front_desk> desk_;
-  backend& backend_;
+  const std::function<void(pid_t pid, bool so)> marks_;
   std::vector<process_seen> processes_;
   std::vector<pid_t> marked_;  ///< One for each client.
   time_point last_work_{};     ///< When any of them last had work.

@@ -111,6 +111,27 @@ TEST_F(Discovery, NeedsNoMoreThanADriverMustHave) {
   look();
 }
 
+TEST_F(Discovery, LeavesTheWorkOfProcessesThatMarkTheirRequestsAlone) {
+  std::vector<pid_t> online;
+  roles::classification_rules rules{.role_store = ""};
+  for (int i = 0; i < 2; ++i) {
+    online.push_back(add_new_process());
+    driver_.show(online.back(), {1});
+    rules.by_process.emplace(identity_of(online.back()).value(), role::online);
+  }
+  std::ranges::sort(online);
+  source_.make(driver_.make_survey_with_events(), rules);
+  ASSERT_TRUE(source_.start());
+  ASSERT_TRUE(sees(observation_kind::gpu_seen));
+  ASSERT_TRUE(eventually(patience, [&] { return driver_.followed() == online; }));
+  source_->marks_requests(online[0], true);
+  EXPECT_TRUE(eventually(patience, [&] { return driver_.followed() == std::vector{online[1]}; }));
+  look();
+  EXPECT_EQ(driver_.followed(), std::vector{online[1]});
+  source_->marks_requests(online[0], false);
+  EXPECT_TRUE(eventually(patience, [&] { return driver_.followed() == online; }));
+}
+
 TEST_F(Discovery, SaysOnceThatRulesAboutQueuesHaveNothingToGoBy) {
   std::mutex mutex;
   std::vector<std::string> said;

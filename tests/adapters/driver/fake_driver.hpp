@@ -43,6 +43,12 @@ class fake_driver {
     ::eventfd_write(event_.get(), 1);
   }
 
+  /// Whom work_watch::follow() named last, of a survey with events.
+  std::vector<pid_t> followed() {
+    const std::scoped_lock held{mutex_};
+    return followed_;
+  }
+
   /// Has no more than a survey must have.
   std::unique_ptr<survey> make_survey() { return std::make_unique<least_survey>(*this); }
   std::unique_ptr<survey> make_survey_with_events() {
@@ -83,6 +89,21 @@ class fake_driver {
     fake_driver& of_;
   };
 
+  class recorded_watch final : public work_watch {
+   public:
+    explicit recorded_watch(fake_driver& of) : of_(of) {}
+    void pace(duration) noexcept override {}
+    void restate() noexcept override {}
+    void follow(std::span<const process> online) override {
+      const std::scoped_lock held{of_.mutex_};
+      of_.followed_.clear();
+      for (const process& each : online) of_.followed_.push_back(each.who.pid);
+    }
+
+   private:
+    fake_driver& of_;
+  };
+
   class survey_with_events final : public least_survey {
    public:
     using least_survey::least_survey;
@@ -91,6 +112,9 @@ class fake_driver {
       event.events = EPOLLIN;
       event.data.u64 = first_tag + 1;
       (void)::epoll_ctl(epoll, EPOLL_CTL_ADD, of_.event_.get(), &event);
+    }
+    std::unique_ptr<work_watch> watch_work(inbox_producer&) override {
+      return std::make_unique<recorded_watch>(of_);
     }
     void read_events(std::uint64_t, survey_news& news) override {
       const std::scoped_lock held{of_.mutex_};
@@ -108,6 +132,7 @@ class fake_driver {
   const std::vector<surveyed_gpu> gpus_{{gpu, 0, 24}};
   std::map<pid_t, std::vector<surveyed_queue>> processes_;
   std::vector<survey_news> news_;
+  std::vector<pid_t> followed_;
   const unique_fd event_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 

@@ -78,7 +78,7 @@ class work_watch {
   /// Pushes the state of every process again, soon. Any thread; does not block.
   virtual void restate() noexcept = 0;
   /// Called after each look, and after pace() became zero or another number than zero, with all
-  /// online processes. If pace() is zero, only closes what is open.
+  /// online processes that do not mark their requests. If pace() is zero, only closes what is open.
   /// On the survey's thread.
   virtual void follow(std::span<const process> online) = 0;
 };

@@ -70,6 +70,9 @@ class scheduler_core {
   /// Who hears of breakers, within step() or observe(): as source::breaker_changed(). Between
   /// steps.
   virtual void on_breaker(std::function<void(const breaker_change&)> hear) = 0;
+  /// Who hears, within step(), which processes mark their requests: as source::marks_requests().
+  /// Between steps.
+  virtual void on_marks(std::function<void(pid_t pid, bool so)> hear) = 0;
   /// Starts the backend.
   [[nodiscard]] virtual result<void> start() = 0;
   /// One item of what source number `source` (0 to 30) saw. Between steps.

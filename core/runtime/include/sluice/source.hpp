@@ -3,6 +3,8 @@
 /// The source port: what looks at the node and says what it sees (see observation.hpp). A source
 /// knows nothing of policies.
 
+#include <sys/types.h>
+
 #include <string_view>
 
 #include "sluice/breaker.hpp"
@@ -52,6 +54,12 @@ class source {
   /// changed as observation_kind::pointers_seen, everything once at first; zero: not at all, as at
   /// the start. Must not block.
   virtual void poll_pointers(duration every) { (void)every; }
+  /// As backend::marks_requests(): leave the pointers of such a process alone, and look at them
+  /// anew once its clients have left. What comes of it meanwhile is ignored. Must not block.
+  virtual void marks_requests(pid_t pid, bool so) {
+    (void)pid;
+    (void)so;
+  }
 };
 
 }  // namespace sluice
