@@ -55,7 +55,7 @@ class Gpu(ctypes.Structure):
 
     _fields_ = [("id", _u32), ("online_in_flight", _u32), ("lost", _u32), ("can_reserve", _u32),
                 ("can_set_quantum", _u32), ("slots", _u32), ("work", _u32),
-                ("suspend_cost", _i64), ("resume_cost", _i64), ("last_move", _i64),
+                ("can_see_work", _u32), ("suspend_cost", _i64), ("resume_cost", _i64), ("last_move", _i64),
                 ("last_begin", _i64), ("last_end", _i64),
                 ("_offline", ctypes.POINTER(_u64)), ("_offline_count", _size)]
 

@@ -58,6 +58,10 @@ class pointer_polling final : public policy {
     time_point likely{};  // Until when.
     for (const gpu_view& on : seen.table.gpus()) {
       if (on.offline.empty()) continue;
+      if (!on.can_see_work) {
+        note_blindness(seen, on, out);
+        continue;
+      }
       any = true;
       const time_point busy = track_of(on.id).busy_until(on);
       if (busy > seen.now) {
@@ -72,9 +76,24 @@ class pointer_polling final : public policy {
     if (any && fast && likely != never) out.wake_at(likely);
   }
 
+  /// Once, and not before the scheduler knows.
+  void note_blindness(const snapshot& seen, const gpu_view& on, decision_sink& out) {
+    if (noted_ || std::none_of(on.offline.begin(), on.offline.end(), [&](group_id id) {
+          const group_view* const group = seen.table.find(id);
+          return group != nullptr && group->manageable;
+        }))
+      return;
+    noted_ = true;
+    out.note(
+        "this driver does not show the work of programs without a client: offline work is held "
+        "only for work that clients announce",
+        {});
+  }
+
   const pointer_polling_options options_;
   std::vector<pointer_track> tracks_;
   duration every_{};  // As asked for.
+  bool noted_ = false;
 };
 
 }  // namespace

@@ -92,6 +92,7 @@ class quick_world {
     core->observe(0, process_seen(serving_pid, role::online));
     core->observe(0, queue_seen(serving_pid, 0, shared_gpu));
     each_process(queues, [&](pid_t pid, gpu_id gpu, std::uint32_t count) {
+      core->observe(0, {.kind = observation_kind::gpu_seen, .shows_work = true, .gpu = gpu});
       core->observe(0, process_seen(pid, role::offline));
       for (std::uint32_t number = 0; number < count; ++number)
         core->observe(0, queue_seen(pid, number, gpu));

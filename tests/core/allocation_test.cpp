@@ -120,6 +120,7 @@ TEST(Allocation, DoesNotHappenWhenThePolicyIsAPlugin) {
 
 TEST(Allocation, DoesNotHappenFromPointersToBatchAndBack) {
   core_bench bench{quick_config(), make_pointer_polling()};
+  bench.show_work(gpu_a);
   fill(bench, 4, 8);
   constexpr pid_t serving = 100;
   bench.create(serving, role::online, gpu_a, {0});

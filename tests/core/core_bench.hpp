@@ -121,6 +121,14 @@ class core_bench {
     one.at = time.now();
     core->observe(0, one);
   }
+  /// A source that shows the work of online processes on this GPU.
+  void show_work(gpu_id gpu) {
+    observation one;
+    one.kind = observation_kind::gpu_seen;
+    one.gpu = gpu;
+    one.shows_work = true;
+    core->observe(0, one);
+  }
   /// A queue that both the sources and the driver know.
   void create_queue(pid_t pid, driver_queue_id id, gpu_id gpu,
                     queue_kind type = queue_kind::compute) {

@@ -102,6 +102,7 @@ TEST_F(Journal, TellsOfAPreemptionFromItsCauseToItsEnd) {
 
 TEST_F(Journal, NamesTheProcessWhoseQueuePointersShowOnlineWork) {
   journal_bench bench(journal, quick_config(), make_pointer_polling({}));
+  bench.show_work(gpu_a);
   bench.create(100, role::online, gpu_a, {0});
   bench.create(101, role::online, gpu_a, {1});
   bench.create(102, role::offline, gpu_a, {0});

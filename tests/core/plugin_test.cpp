@@ -435,6 +435,7 @@ void expect_same(const gpu_view& a, const gpu_view& b) {
   EXPECT_EQ(a.lost, b.lost);
   EXPECT_EQ(a.can_reserve, b.can_reserve);
   EXPECT_EQ(a.can_set_quantum, b.can_set_quantum);
+  EXPECT_EQ(a.can_see_work, b.can_see_work);
   EXPECT_EQ(a.slots, b.slots);
   EXPECT_EQ(a.suspend_cost, b.suspend_cost);
   EXPECT_EQ(a.resume_cost, b.resume_cost);
@@ -495,9 +496,9 @@ TEST(PluginBridge, ShowsTheSameSnapshot) {
     }
   } original;
   original.all = {
-      {gpu_id{3}, 41, false, true, false, 42, 43ns, 44ns, online_work::consumed, now - 45ns,
+      {gpu_id{3}, 41, false, true, false, true, 42, 43ns, 44ns, online_work::consumed, now - 45ns,
        now - 46ns, now - 47ns, offline},
-      {gpu_id{4}, 0, true, false, true, 0, {}, {}, online_work::waiting, {}, {}, {}, {}}};
+      {gpu_id{4}, 0, true, false, true, false, 0, {}, {}, online_work::waiting, {}, {}, {}, {}}};
   original.one = {group_id{21}, role::offline, run_state::mixed, true,      15,
                   51,           group_gpus,    queues_on,        now - 52ns};
   original.client = {client_id{14}, "a name", group_gpus, {65ns, 66ns, 67ns}};

@@ -20,6 +20,8 @@ using ::testing::IsEmpty;
 constexpr std::uint64_t job = 5;
 constexpr pid_t serving = 300;
 constexpr pid_t training = 100;
+constexpr capabilities shows_work{"shows work",
+                                  {capability::holds_end_with_maker, capability::read_backlog}};
 
 /// An online process on GPU a; a policy that wants pointers looked at and remembers what it hears.
 class Pointers : public ::testing::Test {
@@ -254,9 +256,42 @@ TEST_F(Pointers, OfOthersStayWhenOneMarksItsRequests) {
   EXPECT_EQ(work(), online_work::running);
 }
 
+TEST(SeeingWork, IsACapabilityOfAGpuWithASourceThatShowsIt) {
+  std::vector<std::size_t> changed;
+  core_bench bench{quick_config(), make_policy([&](const snapshot& seen, decision_sink&) {
+                     changed.push_back(seen.changed.size());
+                   })};
+  bench.create(training, role::offline, gpu_a, {0});
+  bench.create(training + 1, role::offline, gpu_b, {0});
+  bench.attach_all();
+  const auto can = [&](gpu_id id) { return bench.core->seen().find(id)->can_see_work; };
+  EXPECT_FALSE(can(gpu_a));
+  changed.clear();
+  bench.show_work(gpu_a);
+  bench.settle();
+  EXPECT_TRUE(can(gpu_a));
+  EXPECT_FALSE(can(gpu_b));
+  EXPECT_THAT(changed, ElementsAre(1U)) << "the policy gets a turn for its group there";
+}
+
+TEST(SeeingWork, IsACapabilityOfAnActingSideThatShowsIt) {
+  core_bench bench{quick_config(), make_policy([](const snapshot&, decision_sink&) {})};
+  bench.create(training, role::offline, gpu_a, {0});
+  bench.attach_all();
+  const auto can = [&] { return bench.core->seen().find(gpu_a)->can_see_work; };
+  EXPECT_FALSE(can());
+  bench.driver.act_by(shows_work);
+  bench.settle();
+  EXPECT_TRUE(can());
+  bench.driver.act_by(testing::single_calls);
+  bench.settle();
+  EXPECT_FALSE(can());
+}
+
 TEST(PointerPolling, SuspendsThroughTheCoreAndIsMeasured) {
   core_bench bench{quick_config(), make_pointer_polling()};
   EXPECT_EQ(bench.core->pointer_interval(), duration::zero());
+  bench.show_work(gpu_a);
   bench.create(serving, role::online, gpu_a, {0});
   bench.settle();
   EXPECT_EQ(bench.core->pointer_interval(), duration::zero()) << "nothing to suspend";
@@ -383,6 +418,7 @@ TEST_F(BackendsPointers, AreForgottenWhenNobodyWantsThemAnyMore) {
 
 TEST(PointerPolling, HoldsOfflineWorkForWhatTheActingSideSees) {
   core_bench bench{quick_config(), make_pointer_polling()};
+  bench.driver.act_by(shows_work);
   bench.create(serving, role::online, gpu_a, {0});
   bench.create(training, role::offline, gpu_a, {0});
   bench.attach_all();

@@ -128,6 +128,7 @@ class node {
     driver->add_queue(trainer, queue_0, gpu_a);
     more.push_back(std::make_unique<test_source>(log, [](source_host& host) -> result<void> {
       auto& to = host.claim_inbox();
+      to.push({.kind = observation_kind::gpu_seen, .shows_work = true, .gpu = gpu_a});
       to.push(seen(observation_kind::process_seen, trainer));
       to.push(seen(observation_kind::queue_seen, trainer));
       return {};

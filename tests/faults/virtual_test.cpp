@@ -52,6 +52,7 @@ class virtual_node {
         heartbeat_(lease_length, tick_interval, bench_.time.now()) {
     bench_.driver.act_by(by_batch(what.how) ? testing::batched_calls : testing::single_calls);
     bench_.driver.set_delay(call);
+    bench_.show_work(gpu_a);
     bench_.create(stayer, role::offline, gpu_a, {0});
     switch (what.who) {
       case party::offline: bench_.create(victim, role::offline, gpu_a, {0}); break;

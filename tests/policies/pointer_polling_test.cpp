@@ -1,6 +1,8 @@
 #include "sluice/policies/pointer_polling.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -52,6 +54,38 @@ TEST(PointerPolling, HoldsFromTheFirstPacketToTheEnd) {
   EXPECT_TRUE(here.held_for(9ms)) << "it lingers";
   here.advance(1ms);
   EXPECT_FALSE(here.held(train));
+}
+
+TEST(PointerPolling, NotesOnceThatNoWorkIsShownAndDoesNotAskForLooks) {
+  using verb = testing::recording_sink::verb;
+  node here;
+  here.table().edit(gpu_a)->can_see_work = false;
+  here.table().edit(train)->manageable = false;
+  here.change(train);
+  here.advance(1ms);
+  const auto before = here.calls().size();
+  const auto count = [&](verb what) {
+    return std::count_if(here.calls().begin() + static_cast<std::ptrdiff_t>(before),
+                         here.calls().end(), [&](const auto& each) { return each.what == what; });
+  };
+  here.change(train);
+  here.advance(1ms);
+  EXPECT_EQ(count(verb::note), 0) << "whether work is shown is not known yet";
+  here.table().edit(train)->manageable = true;
+  for (int i = 0; i < 3; ++i) {
+    here.change(train);
+    here.advance(1ms);
+  }
+  EXPECT_EQ(count(verb::note), 1);
+  EXPECT_EQ(count(verb::poll_pointers), 0);
+  here.begin(gpu_a);
+  EXPECT_TRUE(here.held(train)) << "announced work counts";
+  here.end(gpu_a);
+  // A driver that shows it after all.
+  here.table().edit(gpu_a)->can_see_work = true;
+  here.change(train);
+  here.advance(1ms);
+  EXPECT_GE(count(verb::poll_pointers), 1);
 }
 
 // A kernel's packet is consumed at once: equal pointers are not the end.

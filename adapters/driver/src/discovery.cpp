@@ -411,7 +411,8 @@ class node_discovery final : public discovery {
     push(about_loss(gpu, now));
   }
 
-  void push(const observation& seen) {
+  void push(observation seen) {
+    seen.shows_work = seen.kind == observation_kind::gpu_seen && work_ != nullptr;
     // A full inbox counts the loss and asks for a resync: nothing to do here but to leave room.
     (void)inbox_->push(seen);
     if (++in_a_row_ % burst == 0 && !stopping_.load()) std::this_thread::sleep_for(1ms);

@@ -335,6 +335,7 @@ class reader {
     to.group_key = from.number<std::uint64_t>("group");
     to.count = from.number<std::uint32_t>("count");
     to.waiting = from.number<std::uint32_t>("waiting");
+    to.shows_work = from.flag("shows_work");
     to.at = to.kind == observation_kind::breaker_kept ? from.when("until", never) : from.when("at");
     return made;
   }

@@ -303,6 +303,7 @@ void simulation::make_scheduler(const run_options& options) {
   };
   for (const auto& shape : what_.machine.gpus) {
     see({.kind = observation_kind::gpu_seen,
+         .shows_work = true,
          .gpu = gpu_id{shape.gpu_id},
          .group_key = shape.hive_id,
          .count = shape.hqd_slots});

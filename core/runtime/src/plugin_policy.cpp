@@ -33,8 +33,8 @@ sluice_event flat(const event& one) noexcept {
 }
 
 sluice_gpu flat(const gpu_view& one) noexcept {
-  const auto& [id, online_in_flight, lost, can_reserve, can_set_quantum, slots, suspend_cost,
-               resume_cost, work, last_move, last_begin, last_end, offline] = one;
+  const auto& [id, online_in_flight, lost, can_reserve, can_set_quantum, can_see_work, slots,
+               suspend_cost, resume_cost, work, last_move, last_begin, last_end, offline] = one;
   return {.id = static_cast<std::uint32_t>(id),
           .online_in_flight = online_in_flight,
           .lost = lost ? 1U : 0U,
@@ -42,6 +42,7 @@ sluice_gpu flat(const gpu_view& one) noexcept {
           .can_set_quantum = can_set_quantum ? 1U : 0U,
           .slots = slots,
           .work = static_cast<std::uint32_t>(work),
+          .can_see_work = can_see_work ? 1U : 0U,
           .suspend_cost = suspend_cost.count(),
           .resume_cost = resume_cost.count(),
           .last_move = plugin::to_c(last_move),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 
 namespace sluice::core {
 namespace {
@@ -60,7 +61,20 @@ void pointer_ledger::add(gpu_id where, const entry& one, const process& owner) {
   if (one.packets != 0) here.at = std::max(here.at, one.at);
 }
 
+/// The policy gets a turn, and sees every group that this is about as changed.
+void pointer_ledger::look_who_shows() noexcept {
+  for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
+    gpu& where = table_.gpu_number(i);
+    const bool can = acting_shows_ || where.shows_work;
+    if (std::exchange(table_.view_of(where).can_see_work, can) == can) continue;
+    for (const group_id id : where.offline) {
+      if (group* const each = table_.find_group(id)) table_.mark_changed(*each);
+    }
+  }
+}
+
 void pointer_ledger::look(time_point now, std::vector<event>& events) {
+  look_who_shows();
   if (!news_ && (entries_.empty() || shape_ == table_.shape())) return;
   news_ = false;
   shape_ = table_.shape();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What sources see of online queues' pointers, as work on GPUs and as events.
+/// What sources and the acting side see of online queues' pointers, as work on GPUs and as events.
 
 #include "table.hpp"
 
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sluice/backend.hpp"
 #include "sluice/ids.hpp"
 #include "sluice/observation.hpp"
 #include "sluice/online_work.hpp"
@@ -18,15 +19,19 @@
 namespace sluice::core {
 
 /// Threading: reactor thread.
-/// Cost:      look() costs a comparison when nothing was seen, else one pass over the online
-///            processes; allocates only when one appears on another GPU.
+/// Cost:      look() costs a comparison for each GPU when nothing was seen, else one pass over the
+///            online processes; allocates only when one appears on another GPU.
 class pointer_ledger {
  public:
   explicit pointer_ledger(table& world) noexcept : table_(world) {}
 
+  /// As backend_listener::acts_by().
+  void acts_by(const capabilities& what) noexcept {
+    acting_shows_ = what.has(capability::read_backlog);
+  }
   /// \param seen of kind pointers_seen.
   void observe(const observation& seen);
-  /// Brings the GPUs' `work` and `last_move` up to date and appends the events.
+  /// Brings the GPUs' `can_see_work`, `work` and `last_move` up to date and appends the events.
   /// Work on one member of an online gang counts on every GPU of that gang.
   void look(time_point now, std::vector<event>& events);
   /// Nobody looks any more: nothing is known.
@@ -55,6 +60,7 @@ class pointer_ledger {
     time_point running_since = never;
     time_point at{};
   };
+  void look_who_shows() noexcept;
   void add(gpu_id where, const entry& one, const process& owner);
 
   table& table_;
@@ -63,6 +69,7 @@ class pointer_ledger {
   std::vector<entry> entries_;
   std::vector<sum> sums_;  // By GPU; scratch.
   bool news_ = false;
+  bool acting_shows_ = false;
   std::uint64_t shape_ = 0;
 };
 

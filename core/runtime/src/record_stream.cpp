@@ -240,7 +240,7 @@ void record_stream::seen(unsigned source, const observation& what) noexcept {
   made.add("group", what.group_key).add("priority", what.priority).add("gpu", what.gpu);
   made.add("queue", what.queue).add("type", what.type);
   if (what.work != online_work::unknown) made.text("work", to_string(what.work));
-  made.add("count", what.count).add("waiting", what.waiting);
+  made.add("count", what.count).add("waiting", what.waiting).flag("shows_work", what.shows_work);
   made.when(what.kind == observation_kind::breaker_kept ? "until" : "at", what.at);
   put(made);
 }

@@ -168,6 +168,7 @@ class core_impl final : public scheduler_core, public backend_listener, public d
                  {.text = what.name()});
     reservations_.acts_by(what);
     quanta_.acts_by(what);
+    pointers_.acts_by(what);
   }
   void reserved(gpu_id gpu, double offline_share, error_code error) override {
     if (reservations_.answered(gpu, offline_share, error, table_.now())) {

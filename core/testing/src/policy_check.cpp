@@ -143,7 +143,8 @@ class node {
     on.slots = one.slots;
     on.can_reserve = one.reserve;
     on.can_set_quantum = one.quantum;
-    if (on.lost == one.lost) return;
+    if (!one.see) on.work = online_work::unknown;
+    if (std::exchange(on.can_see_work, one.see) == one.see && on.lost == one.lost) return;
     on.lost = one.lost;
     for (const group_id id : on.offline) change(id);
   }
@@ -199,7 +200,8 @@ class node {
   void move_pointers(const step& one) {
     gpu_view& on = world_.add_gpu(gpu_id{one.gpu});
     // Nobody looks unless asked to; then every change is an event, with packets or without.
-    const online_work seen = poll_ == duration::zero() ? online_work::unknown : one.work;
+    const bool looks = poll_ != duration::zero() && on.can_see_work;
+    const online_work seen = looks ? one.work : online_work::unknown;
     const bool came = seen == online_work::waiting;
     if (came) on.last_move = now_;
     if (came || seen != on.work) add_event(event_kind::online_moved, one, came ? 1 : 0);
@@ -688,7 +690,10 @@ void shorten(const policy_maker& make, const check_options& with, std::vector<st
     make_plain(at, [](step& one) { one.count = one.queues = 1; });
     make_plain(at, [](step& one) { one.priority = one.slots = 0; });
     make_plain(at, [](step& one) { one.attached = true; });
-    make_plain(at, [](step& one) { one.reserve = one.quantum = one.lost = false; });
+    make_plain(at, [](step& one) {
+      one.reserve = one.quantum = one.lost = false;
+      one.see = true;
+    });
     make_plain(at, [](step& one) { one.gpus = 2; });
     for (const duration time : {12s + 0ns, 1s + 0ns, 100ms + 0ns, 10ms + 0ns, 1ms + 0ns}) {
       make_plain(at, [&](step& one) {

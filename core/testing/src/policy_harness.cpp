@@ -8,7 +8,9 @@ namespace sluice::testing {
 
 gpu_view& fake_world::add_gpu(gpu_id id) {
   if (edit(id) == nullptr) {
-    gpus_.emplace_back().id = id;
+    gpu_view& fresh = gpus_.emplace_back();
+    fresh.id = id;
+    fresh.can_see_work = true;
     refresh();
   }
   return *edit(id);

@@ -57,7 +57,7 @@ std::string to_text(const step& one) {
     case verb::costs: of.with("suspend", one.suspend).with("resume", one.resume); break;
     case verb::gpu:
       of.with("id", one.id).with("slots", one.slots).with("reserve", one.reserve);
-      of.with("quantum", one.quantum).with("lost", one.lost);
+      of.with("quantum", one.quantum).with("see", one.see).with("lost", one.lost);
       break;
     case verb::group:
       of.with("id", one.id).with("role", std::string(to_string(one.what_role)));
@@ -118,6 +118,7 @@ bool set(step& one, std::string_view name, std::string_view value) {
   if (name == "attached") return flag(one.attached);
   if (name == "reserve") return flag(one.reserve);
   if (name == "quantum") return flag(one.quantum);
+  if (name == "see") return flag(one.see);
   if (name == "lost") return flag(one.lost);
   if (name == "time") return span(one.time);
   if (name == "suspend") return span(one.suspend);
@@ -207,6 +208,7 @@ step random_step(dice& random, std::uint32_t gpus) {
       one.lost = random.once_in(3);
       one.reserve = random.once_in(3);
       one.quantum = random.once_in(3);
+      one.see = !random.once_in(3);
       return one;
     case 4:
       one.what = verb::pointers;

@@ -47,6 +47,7 @@ struct step {
   bool attached = true;
   bool reserve = false;
   bool quantum = false;
+  bool see = true;
   bool lost = false;
   online_work work = online_work::waiting;
   span_kind kind = span_kind::request;

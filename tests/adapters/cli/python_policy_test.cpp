@@ -121,7 +121,7 @@ class Mine:
         assert seen.changed == [21, 22]
         (gpu,) = seen.gpus
         assert (gpu.id, gpu.online_in_flight, gpu.lost, gpu.can_reserve) == (11, 31, 0, 1)
-        assert gpu.can_set_quantum == 1
+        assert (gpu.can_set_quantum, gpu.can_see_work) == (1, 1)
         assert (gpu.slots, gpu.work, gpu.suspend_cost) == (32, s.WORK_CONSUMED, 33)
         assert (gpu.resume_cost, gpu.last_move, gpu.last_begin, gpu.last_end) == (34, 35, 36, 37)
         assert gpu.offline == [21]
@@ -161,6 +161,7 @@ sluice_get_policy_plugin = s.export("mine", "all of it", [
   view.online_in_flight = 31;
   view.can_reserve = true;
   view.can_set_quantum = true;
+  view.can_see_work = true;
   view.slots = 32;
   view.work = online_work::consumed;
   view.suspend_cost = 33ns;

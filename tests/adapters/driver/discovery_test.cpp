@@ -78,6 +78,7 @@ TEST_F(Discovery, NeedsNoMoreThanADriverMustHave) {
   ASSERT_TRUE(sees(observation_kind::gpu_seen));
   EXPECT_EQ(source_.last().gpu, fake_driver::gpu);
   EXPECT_EQ(source_.last().count, 24U);
+  EXPECT_FALSE(source_.last().shows_work);
   ASSERT_TRUE(sees(observation_kind::process_seen));
   EXPECT_EQ(source_.last().pid, offline->pid());
   EXPECT_EQ(source_.last().what, role::offline);
@@ -123,6 +124,7 @@ TEST_F(Discovery, LeavesTheWorkOfProcessesThatMarkTheirRequestsAlone) {
   source_.make(driver_.make_survey_with_events(), rules);
   ASSERT_TRUE(source_.start());
   ASSERT_TRUE(sees(observation_kind::gpu_seen));
+  EXPECT_TRUE(source_.last().shows_work);
   ASSERT_TRUE(eventually(patience, [&] { return driver_.followed() == online; }));
   source_->marks_requests(online[0], true);
   EXPECT_TRUE(eventually(patience, [&] { return driver_.followed() == std::vector{online[1]}; }));

@@ -409,6 +409,7 @@ TEST(Replay, APolicyThatNeedsPointersSaysThatThereAreNone) {
 TEST(Replay, WhatTheActingSideSawComesAgain) {
   text_sink into;
   tests::core_bench bench{tests::quick_config(), make_pointer_polling(), {}, &into};
+  bench.driver.act_by({"shows work", {capability::holds_end_with_maker, capability::read_backlog}});
   bench.create(300, role::online, tests::gpu_a, {0});
   bench.create(100, role::offline, tests::gpu_a, {0});
   bench.attach_all();

@@ -157,7 +157,7 @@ class survey {
     return errc::not_supported;
   }
   /// \return null if this process cannot see the work: then only clients and the acting side report
-  ///         online work.
+  ///         online work. Else policies see gpu_view::can_see_work on the GPUs of this survey.
   virtual std::unique_ptr<work_watch> watch_work(inbox_producer& inbox) {
     (void)inbox;
     return nullptr;

@@ -14,8 +14,9 @@
 ///              policy: its name; policy_text: as record_options says; backend; own_pid; config:
 ///              all of scheduler_config.
 ///   seen       an observation of `source` (31: of the backend): what (observation_kind), pid,
-///              start, role, group, priority, gpu, queue, type (uapi number), work, count, at,
-///              until (of breaker_kept; left out: never). Times `at` of nothing are left out.
+///              start, role, group, priority, gpu, queue, type (uapi number), work, count,
+///              shows_work, at, until (of breaker_kept; left out: never). Times `at` of nothing are
+///              left out.
 ///   overflow   source dropped `count` observations, which it will repeat.
 ///   client     id, name, gpus (left out: all of them), target_request, target_ttft, target_itl
 ///              (nanoseconds): registered.

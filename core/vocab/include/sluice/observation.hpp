@@ -21,7 +21,8 @@ enum class observation_kind : std::uint8_t {
   process_gone,   ///< pid, start_time.
   queue_seen,     ///< pid, start_time, queue, gpu, type.
   queue_gone,     ///< pid, start_time, queue.
-  gpu_seen,       ///< gpu, group_key, count: its hardware slots for compute queues, 0: not known.
+  gpu_seen,       ///< gpu, group_key, count: its hardware slots for compute queues, 0: not known;
+                  ///< shows_work.
   pointers_seen,  ///< pid, start_time, gpu, work, waiting, count: packets that the process's
                   ///< queues there got since the last one. Only when work changed or packets came,
                   ///< and only while source::poll_pointers() or backend::poll_work() asks for it.
@@ -38,6 +39,7 @@ struct observation {
   queue_kind type{};          ///< queue_seen only.
   online_work work{};         ///< pointers_seen only.
   std::uint8_t priority = 0;  ///< process_seen: 0 to 15; 0: nothing was said.
+  bool shows_work = false;    ///< gpu_seen: the source answers source::poll_pointers() there.
   pid_t pid = 0;              ///< Thread-group leader.
   gpu_id gpu{};  ///< queue_seen, pointers_seen, and all that begin with gpu_ or breaker_.
   driver_queue_id queue{};       ///< queue_seen, queue_gone.

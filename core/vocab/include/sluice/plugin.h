@@ -112,6 +112,7 @@ typedef struct sluice_gpu {
   uint32_t can_set_quantum;  /**< 1: sluice_sink::set_quantum() does something. */
   uint32_t slots;            /**< Hardware slots for compute queues; 0: not known. */
   uint32_t work;             /**< SLUICE_WORK_* */
+  uint32_t can_see_work;     /**< 1: sluice_sink::poll_pointers() makes `work` known. */
   int64_t suspend_cost;      /**< Median of the last driver calls; 0 before the first. */
   int64_t resume_cost;
   int64_t last_move; /**< Of online queues' write pointers. */

@@ -63,7 +63,9 @@ class decision_sink {
   /// none is pending until the policy asks again.
   virtual void wake_at(time_point when) = 0;
   /// Wants the read and write pointers of online queues looked at every `every`, until it says
-  /// otherwise; zero: not at all, as at the start. Looking costs a system call per online process.
+  /// otherwise; zero: not at all, as at the start. It has effect where gpu_view::can_see_work is
+  /// true, and not for processes whose clients mark their requests. Looking costs a system call per
+  /// online process.
   virtual void poll_pointers(duration every) = 0;
   /// Wants the driver to keep at most `offline_share` (0 to 1) of the GPU's hardware slots for
   /// offline queues; 1 takes it back. It stands until the policy says otherwise, and has effect

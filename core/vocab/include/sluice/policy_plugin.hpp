@@ -139,6 +139,7 @@ class shown_world final : public world {
                        .lost = one.lost != 0,
                        .can_reserve = one.can_reserve != 0,
                        .can_set_quantum = one.can_set_quantum != 0,
+                       .can_see_work = one.can_see_work != 0,
                        .slots = one.slots,
                        .suspend_cost = duration(one.suspend_cost),
                        .resume_cost = duration(one.resume_cost),

@@ -52,7 +52,11 @@ struct gpu_view {
   bool can_set_quantum = false;        ///< The driver takes decision_sink::set_quantum() there; not
                                        ///< known before something offline on it is attached. As
                                        ///< with can_reserve, `offline` has changed with it.
-  std::uint32_t slots = 0;             ///< Hardware slots for compute queues; 0: not known.
+  bool can_see_work = false;           ///< Work of online processes without a client can be seen
+                              ///< there: decision_sink::poll_pointers() makes `work` known.
+                              ///< Known once something offline on it is manageable. As
+                              ///< with can_reserve, `offline` has changed with it.
+  std::uint32_t slots = 0;  ///< Hardware slots for compute queues; 0: not known.
   /// Median of the last driver calls that suspended and resumed on it; zero before the first.
   duration suspend_cost{};
   duration resume_cost{};

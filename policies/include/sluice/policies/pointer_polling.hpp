@@ -40,7 +40,8 @@ struct pointer_polling_options {
 /// Holds a GPU's offline groups from the moment its online queues get a packet until their work has
 /// ended; a group over several GPUs while any of them has work. Ended is what is `finished` (see
 /// online_work.hpp), or `consumed` and settled. What clients begin and end counts as well. Pointers
-/// are looked at only while some GPU has an offline group.
+/// are looked at only while some GPU has an offline group and its driver shows work
+/// (gpu_view::can_see_work); where none does, it notes so once.
 ///
 /// Promises: no resume while an online kernel runs whose end can be seen. Where ends cannot be
 /// seen, none in a kernel that is at most twice as long as the longest before it, or as long as

@@ -84,11 +84,12 @@ using policy_maker = std::function<std::unique_ptr<policy>()>;
 /// makes no sense (an end without a begin) is left out.
 ///
 ///     costs suspend=5ms resume=10ms
-///     gpu id=1 slots=24 reserve=0 quantum=0 lost=0
+///     gpu id=1 slots=24 reserve=0 quantum=0 see=1 lost=0
 ///     group id=1 role=offline gpus=1+2 queues=4 priority=7 attached=1   (comes, or changes)
 ///     gone id=1
 ///     begin gpu=1 client=1 count=1            (end, blink: the same; client-1, client-2, ...)
-///     pointers gpu=1 work=waiting             (running, consumed, finished; only while it polls)
+///     pointers gpu=1 work=waiting             (running, consumed, finished; only while it polls,
+///                                              and not on a GPU with see=0)
 ///     span_begin client=1 kind=ttft request=1 (span_end: the same)
 ///     withdraw client=1                       (it comes again as another of the same name)
 ///     wait time=20ms

@@ -22,6 +22,7 @@ namespace sluice::testing {
 /// A world that a test builds by hand.
 class fake_world final : public world {
  public:
+  /// A GPU on which work of online processes can be seen.
   gpu_view& add_gpu(gpu_id id);
   /// \param on     GPUs on which the group owns compute queues; they are added when they are new.
   /// \param queues how many on each, in the same order; empty: one on each.
