@@ -285,6 +285,19 @@ TEST_F(PointerWatch, LooksOnlyWhileItIsAskedToAndThenBeginsAnew) {
   EXPECT_TRUE(hears(online_work::waiting));
 }
 
+// As where its client comes, and leaves again.
+TEST_F(PointerWatch, LeavesAProcessAndBeginsAnewWithIt) {
+  begin();
+  ASSERT_TRUE(hears(online_work::finished));
+  watch_.set({});
+  EXPECT_TRUE(eventually(patience, [this] { return goes_unheard(queue_); }));
+  watch_.set({online_process{identity_of(target_.pid()).value(), 0, {queue_.on(gpu_a)}}});
+  ASSERT_TRUE(hears(online_work::finished));
+  EXPECT_EQ(heard_.front().count, 0U) << "it came while nobody looked";
+  queue_.submit();
+  EXPECT_TRUE(hears(online_work::waiting));
+}
+
 TEST_F(PointerWatch, TellsEverythingAgainWhenAsked) {
   begin();
   ASSERT_TRUE(hears(online_work::finished));
