@@ -38,7 +38,7 @@ constexpr char help[] =
     "                        [--memory MIB]\n"
     "       gpu_load online --kernels N --kernel-us T --rate R --pause-us T --seconds T\n"
     "                       [--device N] [--page FILE] [--mark LIBRARY]\n"
-    "       gpu_load serve --kernels N --kernel-us T --rate R [--device N]\n"
+    "       gpu_load serve --kernels N --kernel-us T --rate R [--device N] [--mark LIBRARY]\n"
     "       gpu_load mix --rate R [--device N]\n"
     "       gpu_load rest --page FILE [--device N]\n"
     "\n"
@@ -47,15 +47,23 @@ constexpr char help[] =
     "with nothing else on the GPU.\n"
     "offline runs kernels without end in each stream. The GPU counts in FILE (4096 bytes) how "
     "many\n"
-    "iterations each stream has made. SIGUSR1 executes the program anew.\n"
+    "iterations each stream has made. SIGUSR1 executes the program anew. While word 17 of FILE is\n"
+    "not 0, it runs nothing, and word 18 is 1.\n"
     "online makes requests, with pauses of half to one and a half times T between them, and "
     "prints\n"
     "their latencies. --mark announces each request by libsluice_client.so.0.\n"
     "serve and mix make requests without marks: serve always the same, mix of several kinds. They\n"
     "print the mean length of a request. A line 'T FILE' of the standard input starts requests at\n"
     "random times, T microseconds apart on average. A line 'rest' ends them and writes FILE: the\n"
-    "kind of each request, its begin, when the first call had submitted, when all was launched, and\n"
-    "its end (CLOCK_MONOTONIC, ns).\n"
+    "kind of each request, its begin, when the first call had submitted, when all was launched, "
+    "and\n"
+    "its end (CLOCK_MONOTONIC, ns). A line 'play ARRIVALS T FILE' makes the first kind of request "
+    "at\n"
+    "the times in ARRIVALS (ns from the start, one a line), but none later than T microseconds, "
+    "and\n"
+    "then writes FILE: when each was due, its begin and its end. A line 'mark SOCKET' announces "
+    "the\n"
+    "following ones to that scheduler, 'mark -' to none.\n"
     "rest makes a context, increments the generation in FILE, and then does nothing.\n";
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* form, ...) {
@@ -74,7 +82,14 @@ void check(cudaError_t error, const char* call) {
 #define CHECK(call) check(call, #call)
 
 /// Of the page: a counter for each stream, and what the program itself writes.
-enum word : std::size_t { first_counter = 0, counters = 16, generation = 16, words = 512 };
+enum word : std::size_t {
+  first_counter = 0,
+  counters = 16,
+  generation = 16,
+  pause_wanted = 17,
+  paused = 18,
+  words = 512
+};
 
 double now_us() {
   timespec t{};
@@ -342,7 +357,13 @@ int offline(const options& chosen) {
       all.push_back(made);
     }
   }
-  for (;;)
+  for (;;) {
+    if (page[pause_wanted] != 0) {
+      for (const stream& each : all) CHECK(cudaStreamSynchronize(each.in));
+      page[paused] = 1;
+      while (page[pause_wanted] != 0) usleep(1000);
+      page[paused] = 0;
+    }
     for (stream& each : all) {
       CHECK(cudaSetDevice(each.device));
       cudaEvent_t const end = each.ends[each.launched % in_flight];
@@ -351,6 +372,7 @@ int offline(const options& chosen) {
       CHECK(cudaEventRecord(end, each.in));
       ++each.launched;
     }
+  }
 }
 
 /// Announces requests where --mark names the library.
@@ -358,29 +380,38 @@ class marker {
  public:
   explicit marker(const std::string& library) {
     if (library.empty()) return;
-    void* const found = dlopen(library.c_str(), RTLD_NOW);
-    if (found == nullptr) fail("--mark: %s", dlerror());
-    const auto open_client =
-        reinterpret_cast<decltype(&sluice_client_open)>(dlsym(found, "sluice_client_open"));
-    const auto get_status = reinterpret_cast<decltype(&sluice_client_get_status)>(
-        dlsym(found, "sluice_client_get_status"));
-    begin_ = reinterpret_cast<decltype(begin_)>(dlsym(found, "sluice_client_begin"));
-    end_ = reinterpret_cast<decltype(end_)>(dlsym(found, "sluice_client_end"));
-    if (open_client == nullptr || get_status == nullptr || begin_ == nullptr || end_ == nullptr)
-      fail("--mark: %s lacks a function of sluice/client.h", library.c_str());
+    library_ = dlopen(library.c_str(), RTLD_NOW);
+    if (library_ == nullptr) fail("--mark: %s", dlerror());
+    find(open_, "sluice_client_open");
+    find(close_, "sluice_client_close");
+    find(status_, "sluice_client_get_status");
+    find(begin_, "sluice_client_begin");
+    find(end_, "sluice_client_end");
+    find(begin_span_, "sluice_client_begin_span_since");
+    find(end_span_, "sluice_client_end_span");
+  }
+  /// \param socket nullptr: the environment's.
+  void connect(const char* socket) {
+    if (library_ == nullptr) return;
+    disconnect();
     sluice_client_options how{};
     how.size = sizeof how;
     how.role = SLUICE_CLIENT_ONLINE;
+    how.socket = socket;
     how.name = "gpu_load";
-    if (open_client(&how, &client_) < 0) fail("--mark: cannot open a client");
+    if (open_(&how, &client_) < 0) fail("--mark: cannot open a client");
     sluice_client_status seen{};
     const double until = now_us() + 10e6;
     do {
       if (now_us() > until) fail("--mark: not connected to a scheduler within 10 s: %s", seen.why);
       usleep(1000);
       seen.size = sizeof seen;
-      get_status(client_, &seen);
+      status_(client_, &seen);
     } while (seen.connected == 0);
+  }
+  void disconnect() {
+    if (client_ != nullptr) close_(client_);
+    client_ = nullptr;
   }
   void begin() const {
     if (client_ != nullptr) begin_(client_);
@@ -388,11 +419,34 @@ class marker {
   void end() const {
     if (client_ != nullptr) end_(client_);
   }
+  /// A request that arrived at `since`.
+  void begin(std::uint64_t request, std::int64_t since) const {
+    if (client_ == nullptr) return;
+    begin_(client_);
+    begin_span_(client_, SLUICE_CLIENT_REQUEST, request, since);
+  }
+  void end(std::uint64_t request) const {
+    if (client_ == nullptr) return;
+    end_span_(client_, SLUICE_CLIENT_REQUEST, request);
+    end_(client_);
+  }
 
  private:
+  template <typename Function>
+  void find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(library_, name));
+    if (function == nullptr) fail("--mark: the library lacks %s", name);
+  }
+
+  void* library_ = nullptr;
   sluice_connection* client_ = nullptr;
+  decltype(&sluice_client_open) open_ = nullptr;
+  decltype(&sluice_client_close) close_ = nullptr;
+  decltype(&sluice_client_get_status) status_ = nullptr;
   decltype(&sluice_client_begin) begin_ = nullptr;
   decltype(&sluice_client_end) end_ = nullptr;
+  decltype(&sluice_client_begin_span_since) begin_span_ = nullptr;
+  decltype(&sluice_client_end_span) end_span_ = nullptr;
 };
 
 std::uint64_t sum_of_counters(const volatile std::uint64_t* page) {
@@ -415,7 +469,8 @@ int online(const options& chosen) {
     CHECK(cudaStreamSynchronize(in));
   };
   for (int i = 0; i < 10; ++i) request();
-  const marker marks{chosen.library};
+  marker marks{chosen.library};
+  marks.connect(nullptr);
 
   std::vector<double> latencies;
   std::uint32_t random = 1;
@@ -531,18 +586,83 @@ double mean_length_us(const std::vector<step>& steps) {
   return sum / static_cast<double>(steps.size());
 }
 
-/// Performs steps at random times, as the standard input orders.
-[[noreturn]] void obey(const std::vector<step>& steps) {
+void sleep_until(std::int64_t due) {
+  const timespec at{due / 1000000000, due % 1000000000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
+  }
+}
+
+/// Performs a step at given times. A request counts as arrived when it is due, so one that waits
+/// for others is late.
+void play(const std::string& line, const step& which, const marker& marks) {
+  constexpr std::int64_t lead = 5000000;
+  const auto second = line.find(' ', 5);
+  const auto third = second == std::string::npos ? second : line.find(' ', second + 1);
+  if (third == std::string::npos) fail("expected 'play ARRIVALS T FILE', got '%s'", line.c_str());
+  const std::string path = line.substr(5, second - 5);
+  const double limit_us = number("T", line.substr(second + 1, third - second - 1).c_str(), 1);
+  std::FILE* const file = std::fopen(path.c_str(), "r");
+  if (file == nullptr) fail("cannot open %s: %s", path.c_str(), std::strerror(errno));
+  std::vector<std::int64_t> due;
+  const std::int64_t start = now_ns() + lead;
+  for (long long at = 0; std::fscanf(file, "%lld", &at) == 1;) due.push_back(start + at);
+  std::fclose(file);
+  const std::int64_t until = start + static_cast<std::int64_t>(limit_us * 1e3);
+
+  std::size_t announced = 0;
+  const auto announce = [&] {
+    for (const std::int64_t now = now_ns(); announced < due.size() && due[announced] <= now;
+         ++announced)
+      marks.begin(announced, due[announced]);
+  };
+  std::vector<times> made;
+  made.reserve(due.size());
+  for (const std::int64_t at : due) {
+    if (now_ns() < at) sleep_until(at);
+    if (now_ns() > until) break;
+    announce();
+    made.push_back(timed(which));
+    announce();  // What has arrived since, so that the next one does not begin after a pause.
+    marks.end(made.size() - 1);
+  }
+  for (std::size_t i = made.size(); i < announced; ++i) marks.end(i);
+
+  const std::string log = line.substr(third + 1);
+  std::FILE* const to = std::fopen(log.c_str(), "w");
+  if (to == nullptr) fail("cannot write %s: %s", log.c_str(), std::strerror(errno));
+  for (std::size_t i = 0; i < made.size(); ++i)
+    std::fprintf(to, "%lld %lld %lld\n", static_cast<long long>(due[i]),
+                 static_cast<long long>(made[i].begin), static_cast<long long>(made[i].end));
+  if (std::fclose(to) != 0) fail("cannot write %s: %s", log.c_str(), std::strerror(errno));
+  std::printf("{\"requests\": %zu}\n", made.size());
+}
+
+/// Performs steps as the standard input orders.
+[[noreturn]] void obey(const std::vector<step>& steps, const std::string& library = {}) {
   constexpr std::int64_t longest_backlog = 100000000;
   prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   std::printf("{\"alone_us\": %.3f}\n", mean_length_us(steps));
   std::fflush(stdout);
   std::mt19937 random{1};
   std::uniform_int_distribution<std::size_t> choose{0, steps.size() - 1};
+  marker marks{library};
   orders input;
   std::string line;
   for (;;) {
     while (!input.next(std::numeric_limits<std::int64_t>::max(), line)) {
+    }
+    if (line.rfind("play ", 0) == 0) {
+      play(line, steps.front(), marks);
+      std::fflush(stdout);
+      continue;
+    }
+    if (line.rfind("mark ", 0) == 0) {
+      if (library.empty()) fail("'%s' needs --mark", line.c_str());
+      marks.disconnect();
+      if (line != "mark -") marks.connect(line.c_str() + 5);
+      std::printf("{}\n");
+      std::fflush(stdout);
+      continue;
     }
     const auto space = line.find(' ');
     if (space == std::string::npos) fail("expected 'T FILE', got '%s'", line.c_str());
@@ -590,13 +710,15 @@ struct workplace {
 [[noreturn]] void serve(const options& chosen) {
   if (chosen.kernel_us <= 0) fail("--kernel-us is required");
   const workplace at{chosen};
-  obey({{"kernels", [&](times& of) {
+  obey({{"kernels",
+         [&](times& of) {
            at.run(at.first, chosen.kernel_us);
            of.submitted = now_ns();
            for (int i = 1; i < chosen.kernels; ++i) at.run(at.first, chosen.kernel_us);
            of.launched = now_ns();
            CHECK(cudaStreamSynchronize(at.first));
-         }}});
+         }}},
+       chosen.library);
 }
 
 /// The names are known to seeing.py.

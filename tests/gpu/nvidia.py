@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""usage: nvidia.py report FILE...
+"""usage: nvidia.py report [--html PATH] FILE...
+       nvidia.py parts [PART...]
        nvidia.py run --bin DIR --library FILE --load FILE [OPTION...] [PART...]   (as nvidia.sh calls it)
 
+parts lists the parts, or checks names of parts.
 report prints a Markdown table of the results in FILE..., one column for each GPU model, driver and revision of sluice.
-Where several files of one column have the same figure, the newest file counts."""
+Where several files of one column have the same figure, the newest file counts. --html writes a page with the same
+figures. Exit code 0: for each GPU model, every part is present and all bounds are kept; 1: not so, with a list of what is
+missing or missed; 2: a file cannot be read."""
 
 import argparse
 import collections
@@ -28,14 +32,17 @@ import tempfile
 import threading
 import time
 
+import report as reporting
 import seeing as analysis
+import serving as beside
 
 HERE = pathlib.Path(__file__).resolve().parent
 # How long parts of a test may take that have no documented bound. Long, so that a busy machine fails no test.
 PATIENCE = 30
+MOST_OF_LOG = 1 << 18  # Bytes of each program's log that are kept.
 # Added to each documented bound: the bounds do not include waits for a processor.
 SLACK = 1.0
-COUNTERS, GENERATION = range(16), 16
+GENERATION, PAUSE_WANTED, PAUSED, LAST_STEP = 16, 17, 18, 19  # Words of a load's page, after its counters.
 KERNEL_US = 20000
 
 
@@ -202,8 +209,36 @@ class Load:
     def total(self):
         return sum(self.counts())
 
+    def word(self, which):
+        return struct.unpack("<Q", self.page[8 * which:8 * which + 8])[0]
+
     def generation(self):
-        return struct.unpack("<Q", self.page[8 * GENERATION:8 * GENERATION + 8])[0]
+        return self.word(GENERATION)
+
+    def pause(self):
+        """Lets the program end what it does and then wait, by its own."""
+        self.page[8 * PAUSE_WANTED:8 * PAUSE_WANTED + 8] = struct.pack("<Q", 1)
+        wait_until(lambda: self.check_alive() or self.word(PAUSED), PATIENCE, f"pause of {self.name}")
+
+    def go_on(self):
+        self.page[8 * PAUSE_WANTED:8 * PAUSE_WANTED + 8] = struct.pack("<Q", 0)
+        wait_until(lambda: self.check_alive() or not self.word(PAUSED), PATIENCE, f"end of the pause of {self.name}")
+
+    def progress(self):
+        """Its count, and when that was reached (ns of CLOCK_MONOTONIC)."""
+        def look():
+            at = self.word(LAST_STEP)
+            return self.total(), at or time.monotonic_ns()
+
+        if not self.word(LAST_STEP):
+            return look()
+        before = look()
+        while True:  # The program writes both, one after the other.
+            time.sleep(0.001)
+            seen = look()
+            if seen == before:
+                return seen
+            before = seen
 
     def check_alive(self):
         if self.process.poll() is not None:
@@ -369,7 +404,9 @@ class Server:
                                         env={**context.environment, "SLUICE_TEST_ROLE": "online"})
         self.pid = self.process.pid
         context.servers.append(self)
-        self.alone_us = self.answer(4 * PATIENCE)["alone_us"]
+        measured = self.answer(4 * PATIENCE)
+        self.alone_us = measured["alone_us"]
+        self.gpu_us = measured.get("gpu_us", self.alone_us)
 
     def answer(self, limit=PATIENCE):
         if not select.select([self.process.stdout], [], [], limit)[0]:
@@ -384,6 +421,16 @@ class Server:
     def start(self, load, log):
         """Starts requests at random times. load: the share of time that they take when alone."""
         self.process.stdin.write(f"{self.alone_us / load:.3f} {log}\n".encode())
+
+    def play(self, arrivals, log, limit):
+        """Makes requests at the times in a file, until the last one or for `limit` seconds. Returns how many."""
+        self.process.stdin.write(f"play {arrivals} {1e6 * limit:.0f} {log}\n".encode())
+        return self.answer(limit + PATIENCE)["requests"]
+
+    def mark(self, socket):
+        """Announces the requests to that scheduler; "-": to none."""
+        self.process.stdin.write(f"mark {socket}\n".encode())
+        self.answer()
 
     def rest(self):
         """Ends the requests; their log is complete then."""
@@ -429,7 +476,16 @@ class Context:
         return path
 
     def log(self, name):
-        return open(self.out / f"{self.part}-{name}.log", "ab")
+        return open(self.scratch / f"{self.part}-{name}.log", "ab")
+
+    def keep_logs(self):
+        """Moves the logs of programs that have ended to one file of the results."""
+        with open(self.out / "programs.log", "ab") as kept:
+            for path in sorted(self.scratch.glob("*.log")):
+                text = path.read_bytes()[-MOST_OF_LOG:]
+                path.unlink()
+                if text:
+                    kept.write(b"==> %s\n" % path.stem.encode() + text)
 
     def run(self, *command, environment=None, limit=PATIENCE):
         """Runs a sluice command."""
@@ -455,6 +511,15 @@ class Context:
         made.streams = 1
         made.wait_moving()
         return made
+
+    def trainer(self, kind):
+        made = Load(self, f"trainer-{kind}", [sys.executable, HERE / "trainer.py", kind], role="offline")
+        made.streams = 1
+        made.wait_moving()
+        return made
+
+    def daemon(self, **how):
+        return Daemon(self, **how)
 
     def resting(self):
         """An offline program that has a context and submits nothing."""
@@ -511,10 +576,22 @@ class Context:
         self.result["notes"].append(text)
         self.say(text)
 
+    def bound(self, entry, fatal=False):
+        """Records a bound: name, unit, limit, value (None: not measured), kept; least: the limit is the least value.
+        One that is missed fails the part if it is fatal, else the part notes it."""
+        self.result["bounds"].append(entry)
+        text = reporting.bound_text(entry)
+        if entry["kept"]:
+            self.say(f"kept: {text}")
+        elif fatal:
+            self.problem(text)
+        else:
+            self.note(f"MISSED: {text}")
+
     def figure(self, name, values, unit):
         values = [round(each, 3 if abs(each) < 100 else 1) for each in values]
         self.result["figures"][name] = {"values": values, "unit": unit}
-        print(f"  {name}: {cell(self.result['figures'][name])}", flush=True)
+        print(f"  {name}: {reporting.cell(self.result['figures'][name])}", flush=True)
 
 
 def spread(seconds):
@@ -788,6 +865,8 @@ def fault(on, name, load, act, bound):
     if bound is not None:
         took = load.moved_after(result or start, held, PATIENCE, f"{name}: progress of {load.name}")
         on.figure(f"fault: {name}, until progress", [1e3 * took], "ms")
+        on.bound({"name": f"fault: {name}, until progress", "unit": "ms", "limit": 1e3 * bound,
+                  "value": round(1e3 * took, 3), "kept": took <= bound})
         if took > bound + SLACK:
             on.problem(f"{name}: {load.name} ran again after {took:.2f} s; the documented bound is {bound:g} s")
         client.end()
@@ -1122,16 +1201,43 @@ def show_seen(on, cases, at_rest):
             measured = [case[key]["p99"] for key in keys if case[key]["n"]]
             if len(measured) == 2:
                 on.figure(f"{name}: {what}, p99", measured, "us")
-    on.result["bounds"] = analysis.bounds(cases, [each[0] for each in at_rest.values()])
-    for bound in on.result["bounds"]:
-        value = "not measured" if bound["value"] is None else f"{bound['value']:g} {bound['unit']}".strip()
-        text = f"{bound['name']}: {value}; the bound is {bound['limit']:g} {bound['unit']}".strip()
-        if bound["kept"]:
-            on.say(f"kept: {text}")
-        elif bound["name"] in ("requests missed", "wrong ends"):
-            on.problem(text)
-        else:
-            on.note(f"MISSED: {text}")
+    for bound in analysis.bounds(cases, [each[0] for each in at_rest.values()]):
+        on.bound({**bound, "name": f"seeing: {bound['name']}"}, fatal=bound["name"] in ("requests missed", "wrong ends"))
+
+
+def serving(on):
+    """requests of a PyTorch CUDA graph beside training"""
+    serve_pytorch(on, "serving", "graph", 16, "transformer")
+
+
+def serving_eager(on):
+    """requests of eager PyTorch beside training"""
+    serve_pytorch(on, "serving-eager", "eager", 6, "transformer")
+
+
+def serving_long(on):
+    """requests of a PyTorch CUDA graph beside training with long kernels"""
+    serve_pytorch(on, "serving-long", "graph", 16, "wide")
+
+
+def serve_pytorch(on, title, kind, repeat, training):
+    if not on.torch:
+        on.note("without PyTorch: not tested")
+        on.result["outcome"] = "skipped"
+        return
+    beside.serve(on, title, lambda: Server(on, f"serve-{kind}", [
+        sys.executable, HERE / "serve.py", kind, "--repeat", repeat, "--mark", on.library]), lambda: on.trainer(training))
+
+
+def serving_short(on):
+    """requests of one kernel of 65 us beside kernels of 20 ms"""
+    def server():
+        made = Server(on, "serve-short", [on.load, "serve", "--rate", on.rates["online"], "--kernels", 1, "--kernel-us", 65,
+                                          "--mark", on.library])
+        made.gpu_us = 65
+        return made
+
+    beside.serve(on, "serving-short", server, lambda: on.offline(streams=1), short=True)
 
 
 def accept(on):
@@ -1147,7 +1253,13 @@ def accept(on):
         raise Failure(f"sluice accept ended with code {done.returncode}: {last_line(done.stdout or done.stderr)}; see {report}")
 
 
-PARTS = {each.__name__: each for each in (doctor, queues, hold, table, faults, several, seeing, accept)}
+PARTS = {each.__name__.replace("_", "-"): each for each in (
+    doctor, queues, hold, table, faults, several, seeing,
+    serving, serving_eager, serving_long, serving_short,
+    accept)}
+
+
+NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long"}
 
 
 class OutOfTime(BaseException):
@@ -1156,7 +1268,7 @@ class OutOfTime(BaseException):
 
 def run_part(on, name, limit):
     on.part = name
-    on.result = {"outcome": "passed", "seconds": 0, "problems": [], "notes": [], "figures": {}}
+    on.result = {"outcome": "passed", "seconds": 0, "problems": [], "notes": [], "figures": {}, "bounds": []}
     on.deadline = now() + limit
     print(f"=== {name}: {PARTS[name].__doc__}", flush=True)
     start = now()
@@ -1177,6 +1289,7 @@ def run_part(on, name, limit):
         signal.alarm(0)
         for problem in on.clean():
             on.problem(f"at the end of the part: {problem}")
+        on.keep_logs()
     added = of_driver(new_lines(before, kernel_log()))
     for line in added:
         if "Xid" in line or "NVRM" in line:
@@ -1202,10 +1315,18 @@ def visible_gpus():
     return [name for name, _ in rows], rows[0][1]
 
 
-def run(chosen):
+def check_parts(chosen):
     unknown = [each for each in chosen.parts if each not in PARTS]
     if unknown:
-        print(f"nvidia.py: unknown part '{unknown[0]}'; parts: {', '.join(PARTS)}", file=sys.stderr)
+        print(f"unknown part '{unknown[0]}'; parts: {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    if not chosen.parts:
+        print("\n".join(PARTS))
+    return 0
+
+
+def run(chosen):
+    if check_parts(argparse.Namespace(parts=chosen.parts or list(PARTS))):
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     on = Context(chosen)
@@ -1224,54 +1345,25 @@ def run(chosen):
             return 2
         document["iterations_per_us"] = on.rates = json.loads(done.stdout)
         names = chosen.parts or list(PARTS)
-        if not {"queues", "hold", "seeing"}.isdisjoint(names):
+        if not NEED_PYTORCH.isdisjoint(names):
             document["pytorch"] = on.torch = subprocess.run(
                 [sys.executable, "-c", "import torch; assert torch.cuda.is_available()"], env=on.environment,
                 capture_output=True, check=False).returncode == 0
             if not on.torch:
-                print("PyTorch cannot be imported, or sees no GPU: the parts queues, hold and seeing test CUDA programs only")
+                print("PyTorch cannot be imported, or sees no GPU: what needs it is left out")
         for name in names:
             document["parts"][name] = run_part(on, name, 120 if chosen.quick else 480)
             file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     finally:
         on.clean()
+        on.keep_logs()
         shutil.rmtree(on.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(on.load)
     failed = [name for name, part in document["parts"].items() if part["outcome"] == "failed"]
     print(f"results: {file}")
     print("failed: " + ", ".join(failed) if failed else "no part failed")
     return 1 if failed else 0
-
-
-def cell(value):
-    return " / ".join(f"{each:g}" for each in value["values"]) + (f" {value['unit']}" if value["unit"] else "")
-
-
-def report(files):
-    documents = []
-    for name in files:
-        try:
-            document = json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
-            column = tuple(document[key] for key in ("gpu", "driver", "sluice"))
-            documents.append((document["date"], column, document["parts"], document["quick"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            print(f"nvidia.py: {name} is not a file of results: {error!r}", file=sys.stderr)
-            return 2
-    documents.sort(key=lambda each: each[0])
-    columns = sorted({column for _, column, _, _ in documents})
-    rows = {}
-    for date, column, parts, quick in documents:
-        outcomes = rows.setdefault("date", {})
-        outcomes[column] = date[:10]
-        for name, part in parts.items():
-            text = part["outcome"] + (" (quick)" if quick else "")
-            rows.setdefault(f"part {name}", {})[column] = text
-            for figure, value in part["figures"].items():
-                rows.setdefault(figure, {})[column] = cell(value)
-    print("| | " + " | ".join(f"{gpu}, driver {driver}, sluice {sluice}" for gpu, driver, sluice in columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
-    for name, values in rows.items():
-        print(f"| {name} | " + " | ".join(values.get(column, "-") for column in columns) + " |")
-    return 0
 
 
 def main():
@@ -1280,16 +1372,21 @@ def main():
     running = commands.add_parser("run")
     running.add_argument("--bin", required=True, help="folder of sluice")
     running.add_argument("--library", required=True, help="libsluice_client.so.0")
-    running.add_argument("--load", required=True, help="the program gpu_load")
+    running.add_argument("--load", required=True, help="the program gpu_load; removed at the end")
     running.add_argument("--out", default="nvidia-results", help="folder of the results")
     running.add_argument("--revision", default="unknown", help="revision of sluice")
     running.add_argument("--driver", default="nvidia", help="driver of sluice")
     running.add_argument("--quick", action="store_true")
     running.add_argument("parts", nargs="*")
-    reporting = commands.add_parser("report")
-    reporting.add_argument("files", nargs="+")
+    listing = commands.add_parser("parts")
+    listing.add_argument("parts", nargs="*")
+    merging = commands.add_parser("report")
+    merging.add_argument("--html", metavar="PATH", help="also write a page with the figures")
+    merging.add_argument("files", nargs="+")
     chosen = parser.parse_args()
-    return run(chosen) if chosen.command == "run" else report(chosen.files)
+    if chosen.command == "parts":
+        return check_parts(chosen)
+    return run(chosen) if chosen.command == "run" else reporting.report(chosen.files, chosen.html, list(PARTS))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/nvidia.sh [--bundle DIR] [--quick] [PART...]
-# Test sluice on this machine's NVIDIA GPUs. The GPUs must be unused. Run it as root.
-# PART: doctor, queues, hold, table, faults, several, seeing, accept. Without PART, run all
-# of them.
-#   --bundle DIR  Use an unpacked portable archive (bin, lib, include). Default: the release build, or SLUICE_BIN
+#        tests/gpu/nvidia.sh report [--html PATH] FILE...
+# Test sluice on this machine's NVIDIA GPUs. The GPUs must be unused. Run it as
+# root. Without PART, run all parts.
+#   --bundle DIR  Use an unpacked portable archive (bin, lib, include).
+#                 Default: the release build, or SLUICE_BIN
 #   --quick       Run each part for at most 2 minutes instead of 8
-# The script writes a JSON file and logs to $OUT, or else to ./nvidia-results. tests/gpu/nvidia.py report FILE... prints
-# a table of such files. SLUICE_CUDA_ARCH is nvcc's -arch (default: native).
+# The script writes a JSON file and logs to $OUT, or else to ./nvidia-results.
+# SLUICE_CUDA_ARCH is nvcc's -arch (default: native).
 # Exit code 0: no part failed; 1: a part failed; 2: the tests cannot run here.
+# report merges such files into a table, one column for each GPU model, driver
+# and revision, and with --html into a page. It needs no GPU. Exit code 0: every
+# part is present and all bounds are kept; 1: not so; 2: a file is unreadable.
 set -uo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) || exit 2
@@ -19,13 +23,22 @@ unable() {
   exit 2
 }
 
+command -v python3 >/dev/null || unable "python3 is missing; install it"
+if [ "${1-}" = report ]; then
+  exec python3 -B "$here/nvidia.py" "$@"
+fi
+
 bin=${SLUICE_BIN:-$top/build/release/bin}
 bundle=
 quick=()
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help)
+      sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      echo "PART:" $(python3 -B "$here/nvidia.py" parts) | fold -sw 78
+      exit 0
+      ;;
     --bundle)
       [ $# -gt 1 ] || unable "--bundle: the folder is missing"
       bundle=$(cd "$2" 2>/dev/null && pwd) || unable "--bundle: cannot open the folder $2"
@@ -43,18 +56,12 @@ if [ -n "$bundle" ]; then
   include=$bundle/include
 fi
 library=$(dirname "$bin")/lib/libsluice_client.so.0
-for part in ${parts[@]+"${parts[@]}"}; do
-  case $part in
-    doctor | queues | hold | table | faults | several | seeing | accept) ;;
-    *) unable "unknown part '$part' (see --help)" ;;
-  esac
-done
+wrong=$(python3 -B "$here/nvidia.py" parts ${parts[@]+"${parts[@]}"} 2>&1 >/dev/null) || unable "$wrong"
 
 [ -r /proc/driver/nvidia/version ] ||
   unable "no NVIDIA driver is loaded (/proc/driver/nvidia/version does not exist); run this on a machine with an NVIDIA GPU"
 [ "$(id -u)" -eq 0 ] || unable "run this as root: it suspends processes and reads the kernel's log"
 command -v nvidia-smi >/dev/null || unable "nvidia-smi is missing; install the driver's utilities"
-command -v python3 >/dev/null || unable "python3 is missing; install it"
 nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" 2>/dev/null) ||
   unable "nvcc is missing in PATH and in \$CUDA_HOME/bin; install the CUDA toolkit"
 for program in sluice sluice-agent; do
@@ -71,8 +78,10 @@ users=$(nvidia-smi --query-compute-apps=pid,name --format=csv,noheader) ||
 revision=${SLUICE_REVISION:-$(git -c safe.directory='*' -C "$top" rev-parse --short=12 HEAD 2>/dev/null)}
 out=${OUT:-nvidia-results}
 mkdir -p "$out" || unable "cannot create $out"
-load=$out/gpu_load
-"$nvcc" -std=c++17 -O2 "-arch=${SLUICE_CUDA_ARCH:-native}" -I "$include" "$here/gpu_load.cu" -o "$load" -ldl -lpthread ||
+load=$(mktemp "${TMPDIR:-/tmp}/sluice-gpu-load.XXXXXX") || unable "cannot create a temporary file"
+"$nvcc" -std=c++17 -O2 "-arch=${SLUICE_CUDA_ARCH:-native}" -I "$include" "$here/gpu_load.cu" -o "$load" -ldl -lpthread || {
+  rm -f "$load"
   unable "nvcc cannot compile gpu_load.cu; for another GPU than this machine's, set SLUICE_CUDA_ARCH, such as sm_90"
+}
 exec python3 -B "$here/nvidia.py" run --bin "$bin" --library "$library" --load "$load" --out "$out" \
   --revision "${revision:-unknown}" ${quick[@]+"${quick[@]}"} ${parts[@]+"${parts[@]}"}

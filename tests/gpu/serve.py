@@ -1,24 +1,35 @@
 #!/usr/bin/env python3
-"""usage: serve.py graph|eager
+"""usage: serve.py graph|eager [--repeat N] [--mark LIBRARY]
 
-Makes requests with PyTorch on one GPU without marks: a small transformer, as a CUDA graph or kernel by kernel. Prints
-the length of a request. A line 'T FILE' of the standard input starts requests at random times, T microseconds apart on
-average. A line 'rest' ends them and writes FILE: the kind of each request, its begin, when the first call had
-submitted, when all was launched, and its end (CLOCK_MONOTONIC, ns). The end of the input ends the program."""
+Makes requests with PyTorch on one GPU: a small transformer N times in a row (default: 1), as a CUDA graph or kernel by
+kernel. Prints the length of a request, and with --mark how much of it the GPU works. Lines of the standard input are orders:
 
+'T FILE' starts requests at random times, T microseconds apart on average. A line 'rest' ends them and writes FILE: the
+kind of each request, its begin, when the first call had submitted, when all was launched, and its end (CLOCK_MONOTONIC,
+ns).
+'play ARRIVALS T FILE' makes requests at the times in ARRIVALS (ns from the start, one a line), but none later than T
+microseconds, and then writes FILE: when each was due, its begin and its end.
+'mark SOCKET' announces the following requests to that scheduler, 'mark -' to none.
+The end of the input ends the program."""
+
+import argparse
 import ctypes
 import gc
 import json
 import os
+import pathlib
 import random
 import select
 import statistics
 import sys
 import time
 
-kind = sys.argv[1] if len(sys.argv) == 2 else ""
-if kind not in ("graph", "eager"):
-    sys.exit(__doc__)
+parser = argparse.ArgumentParser(usage=__doc__)
+parser.add_argument("kind", choices=("graph", "eager"))
+parser.add_argument("--repeat", type=int, default=1)
+parser.add_argument("--mark", metavar="LIBRARY")
+chosen = parser.parse_args()
+kind = chosen.kind
 
 import torch  # noqa: E402
 
@@ -35,20 +46,84 @@ with torch.cuda.stream(beside):
     for _ in range(5):
         model(given)
 torch.cuda.synchronize()
-if kind == "graph":
+if kind == "graph" or chosen.mark:
     with torch.cuda.graph(graph):
         result = model(given)
 
 
-def request():
+def request(as_graph=kind == "graph"):
     begin = time.monotonic_ns()
-    if kind == "graph":
-        graph.replay()
-    else:
-        model(given)
+    for _ in range(chosen.repeat):
+        if as_graph:
+            graph.replay()
+        else:
+            model(given)
     launched = time.monotonic_ns()
     torch.cuda.synchronize()
     return begin, launched, time.monotonic_ns()
+
+
+class Marks:
+    """Announces requests to a scheduler, while it is connected to one."""
+
+    def __init__(self, library):
+        self.client = None
+        if library:
+            os.environ["SLUICE_CLIENT_LIBRARY"] = library
+            sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "adapters/client/python"))
+
+    def connect(self, socket):
+        import sluice
+
+        if self.client:
+            self.client.close()
+        self.client = None if socket == "-" else sluice.connect(name="serve.py", socket=socket, required=True)
+
+    def begin(self, number, since):
+        if self.client:
+            self.client.begin()
+            self.client.begin_span("request", number, since)
+
+    def end(self, number):
+        if self.client:
+            self.client.end_span("request", number)
+            self.client.end()
+
+
+marks = Marks(chosen.mark)
+
+
+def play(path, limit_us, log):
+    """A request counts as arrived when it is due, so one that waits for others is late. Returns how many were made."""
+    with open(path, encoding="utf-8") as file:
+        offsets = [int(line) for line in file]
+    start = time.monotonic_ns() + 5000000
+    due = [start + each for each in offsets]
+    until = start + int(1e3 * float(limit_us))
+    announced, made = 0, []
+
+    def announce():
+        nonlocal announced
+        at = time.monotonic_ns()
+        while announced < len(due) and due[announced] <= at:
+            marks.begin(announced, due[announced])
+            announced += 1
+
+    for number, at in enumerate(due):
+        left = at - time.monotonic_ns()
+        if left > 0:
+            time.sleep(left / 1e9)
+        if time.monotonic_ns() > until:
+            break
+        announce()
+        made.append(request())
+        announce()  # What has arrived since, so that the next one does not begin after a pause.
+        marks.end(number)
+    for number in range(len(made), announced):
+        marks.end(number)
+    with open(log, "w", encoding="utf-8") as file:
+        file.writelines(f"{at} {begin} {end}\n" for at, (begin, _, end) in zip(due, made))
+    return len(made)
 
 
 lines = b""
@@ -70,14 +145,30 @@ def next_line(until):
 
 
 ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK
-for _ in range(20):
-    request()
-lengths = [end - begin for begin, _, end in (request() for _ in range(21))]
-print(json.dumps({"alone_us": statistics.median(lengths) / 1e3}), flush=True)
+
+
+def length_us(*how):
+    for _ in range(20):
+        request(*how)
+    return statistics.median(end - begin for begin, _, end in (request(*how) for _ in range(21))) / 1e3
+
+
+found = {"alone_us": length_us()}
+if chosen.mark:
+    found["gpu_us"] = length_us(True)  # As a graph it has no pauses.
+print(json.dumps(found), flush=True)
 gc.disable()
 random.seed(1)
 while True:
-    mean, path = next_line(None).split(" ", 1)
+    order, *words = next_line(None).split(" ")
+    if order == "play":
+        print(json.dumps({"requests": play(*words)}), flush=True)
+        continue
+    if order == "mark":
+        marks.connect(*words)
+        print("{}", flush=True)
+        continue
+    mean, path = order, " ".join(words)
     made = []
     due = time.monotonic_ns()
     while True:

@@ -1,0 +1,161 @@
+"""Merges results of nvidia.py: a table, a page, and what is missing or missed."""
+
+import html
+import json
+import pathlib
+import sys
+
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:76em;padding:0 1em;color:#1c2733}
+table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #d8dee6}
+td:first-child,th:first-child{text-align:left}.kept{color:#11713b}.missed{color:#b3261e;font-weight:600}
+.bar{display:inline-block;height:.7em;background:#3b78c2;vertical-align:baseline;margin-left:.5em}
+@media(prefers-color-scheme:dark){body{background:#12181f;color:#dde5ee}td,th{border-color:#34404d}
+.kept{color:#5fd08a}.missed{color:#ff8a80}}"""
+
+
+def cell(value):
+    return " / ".join(f"{each:g}" for each in value["values"]) + (f" {value['unit']}" if value["unit"] else "")
+
+
+def bound_text(entry):
+    """The name, value and limit of a bound."""
+    value = "not measured" if entry["value"] is None else f"{entry['value']:g} {entry['unit']}".strip()
+    limit = f"{'at least' if entry.get('least') else 'at most'} {entry['limit']:g} {entry['unit']}".strip()
+    return f"{entry['name']}: {value}; the bound is {limit}" + (f"; {entry['why']}" if entry.get("why") else "")
+
+
+class Results:
+    """Of several files. A column is a GPU model, driver and revision of sluice; the newest file of one counts."""
+
+    def __init__(self, files):
+        documents = []
+        for name in files:
+            try:
+                document = json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
+                column = tuple(document[key] for key in ("gpu", "driver", "sluice"))
+                documents.append((document["date"], column, document["parts"], document["quick"]))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{name} is not a file of results: {error!r}") from error
+        documents.sort(key=lambda each: each[0])
+        self.columns = sorted({column for _, column, _, _ in documents})
+        self.rows = {}  # Texts by column, by name.
+        self.parts = {}  # The newest result of each part, by GPU model.
+        for date, column, parts, quick in documents:
+            self.rows.setdefault("date", {})[column] = date[:10]
+            for name, part in parts.items():
+                text = part["outcome"] + (" (quick)" if quick else "")
+                self.rows.setdefault(f"part {name}", {})[column] = text
+                self.parts.setdefault(column[0], {})[name] = {**part, "text": text, "column": column, "date": date[:10]}
+                for figure, value in part["figures"].items():
+                    self.rows.setdefault(figure, {})[column] = cell(value)
+
+    def lacking(self, names):
+        """Sentences about what is missing or missed, for each GPU model. names: of all parts."""
+        found = [] if self.parts else ["no results"]
+        for gpu, parts in sorted(self.parts.items()):
+            for name in names:
+                part = parts.get(name)
+                if part is None:
+                    found.append(f"{gpu}: part {name} is missing")
+                    continue
+                if part["outcome"] != "passed":
+                    found.append(f"{gpu}: part {name}: {part['text']}")
+                found += [f"{gpu}: MISSED: {bound_text(each)}" for each in part.get("bounds", []) if not each["kept"]]
+        return found
+
+    def titles(self):
+        return [f"{gpu}, driver {driver}, sluice {sluice}" for gpu, driver, sluice in self.columns]
+
+    def table(self):
+        """The cells of one row for each figure, headings first."""
+        return [["", *self.titles()], *([name, *(values.get(column, "-") for column in self.columns)]
+                                        for name, values in self.rows.items())]
+
+
+def markdown(results):
+    first, *others = results.table()
+    return "\n".join(["| | " + " | ".join(first[1:]) + " |", "|---" * len(first) + "|",
+                      *("| " + " | ".join(row) + " |" for row in others)])
+
+
+def html_table(rows):
+    """rows: lists of HTML, headings first."""
+    made = []
+    for number, row in enumerate(rows):
+        tag = "td" if number else "th"
+        made.append("<tr>" + "".join(f"<{tag}>{each}</{tag}>" for each in row) + "</tr>")
+    return "<table>" + "\n".join(made) + "</table>"
+
+
+def marked(kept, text):
+    return f'<span class="{"kept" if kept else "missed"}">{html.escape(text)}</span>'
+
+
+def serving_rows(measured):
+    """A table of one part's requests: medians, with a bar for p99."""
+    rows = [["", "p50 us", "p90 us", "p99 us", "range of p99", "max us", "offline steps/s", "of alone", "suspends",
+             "GPU s lost"]]
+    offline = measured["offline_alone"]
+    for row in measured["rows"]:
+        middle = lambda key, form=".0f", row=row: f"{row[key][0]:{form}}" if row.get(key) else "-"
+        beside = [each["p99"][0] for each in measured["rows"]
+                  if each["load"] == row["load"] and each["p99"] and not each["overloaded"]]
+        if row["overloaded"] or not row["p99"]:
+            shown = ["overloaded", "", "", "", ""]
+        else:
+            width = 8 * row["p99"][0] / max(beside)
+            shown = [middle("p50"), middle("p90"), f'{middle("p99")}<span class="bar" style="width:{width:.2f}em"></span>',
+                     f"{row['p99'][1]:.0f} to {row['p99'][2]:.0f}", middle("max")]
+        share = f"{100 * row['steps'][0] / offline[0]:.1f} %" if row["steps"] and offline and offline[0] else "-"
+        rows.append([html.escape(f"{100 * row['load']:g} %, {row['mode']}"), *shown, middle("steps", ".2f"), share,
+                     middle("suspends"), middle("lost", ".2f")])
+    return rows
+
+
+def page(results, lacking):
+    """A page of its own, with everything in it."""
+    text = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8"><title>sluice on NVIDIA GPUs</title>',
+            f"<style>{STYLE}</style></head><body>", "<h1>sluice on NVIDIA GPUs</h1>"]
+    if lacking:
+        text.append("<ul>" + "".join(f"<li>{marked(False, each)}</li>" for each in lacking) + "</ul>")
+    else:
+        text.append(f"<p>{marked(True, 'Every part is present and all bounds are kept.')}</p>")
+    for gpu, parts in sorted(results.parts.items()):
+        text.append(f"<h2>{html.escape(gpu)}</h2>")
+        bounds = [["bound", "measured", "limit", "", "driver, revision, date"]]
+        for part in parts.values():
+            for each in part.get("bounds", []):
+                value = "-" if each["value"] is None else f"{each['value']:g}"
+                limit = ("≥ " if each.get("least") else "≤ ") + f"{each['limit']:g} {each['unit']}"
+                bounds.append([html.escape(each["name"]), value, html.escape(limit),
+                               marked(each["kept"], "kept" if each["kept"] else "missed"),
+                               html.escape(f"{part['column'][1]}, {part['column'][2]}, {part['date']}")])
+        if len(bounds) > 1:
+            text.append(html_table(bounds))
+        for name, part in parts.items():
+            if part.get("serving"):
+                text.append(f"<h3>{html.escape(name)}</h3><p>A request takes {part['serving']['request_us']:.0f} us alone. "
+                            f"Medians of the rounds, on one {html.escape(gpu)}.</p>")
+                text.append(html_table(serving_rows(part["serving"])))
+    text.append("<h2>All figures</h2>")
+    text.append(html_table([[html.escape(each) for each in row] for row in results.table()]))
+    text.append("</body></html>\n")
+    return "\n".join(text)
+
+
+def report(files, html_path, names):
+    """Prints the table, and what is missing or missed. Returns the exit code."""
+    try:
+        results = Results(files)
+        lacking = results.lacking(names)
+        print(markdown(results))
+        if html_path:
+            pathlib.Path(html_path).write_text(page(results, lacking), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        print(f"nvidia.py: {error}", file=sys.stderr)
+        return 2
+    if lacking:
+        print("\n" + "\n".join(f"- {each}" for each in lacking))
+    else:
+        print("\nevery part is present and all bounds are kept")
+    return 1 if lacking else 0

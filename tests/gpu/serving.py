@@ -1,0 +1,359 @@
+"""Requests beside offline work: the same arrivals alone, without a scheduler, and with each policy. nvidia.py uses this
+for the parts `serving`. A request is late from when it was due, so time in the queue counts. Latencies are in us."""
+
+import collections
+import random
+import statistics
+import time
+
+import seeing
+
+LOADS = (0.1, 0.3, 0.6)
+# Of the time of a row: light loads need longer for as many requests.
+SHARE_OF_TIME = {0.1: 0.45, 0.3: 0.3, 0.6: 0.25}
+ROUNDS, REQUESTS = 3, 1000
+# s: longest and shortest time of the loads of a row in one round, and what a new daemon takes with its warm-up.
+LONGEST, SHORTEST, DAEMON = 20, 2.5, 4
+WARM_UP, WARM_UP_UNMARKED, OFFLINE_ALONE = 1, 2, 2.5
+
+QUANTUM = 'offline_quantum = "50us"'
+HOLD = '''name = "fixed_timeslice"
+slice = "100us"
+release = "client_done"'''
+POLLING = '''name = "pointer_polling"
+fast = "50us"
+slow = "2ms"
+linger = "1ms"'''
+SLO = '''name = "slo"
+request.p99 = "{target}us"
+suspend_cost = "700us"
+resume_cost = "400us"'''
+# Of the p99 alone, what `slo` aims at.
+AIM = 1.03
+
+# policy: None: no daemon. limit: bound of p99, as a multiple of that alone; None: no bound.
+Mode = collections.namedtuple("Mode", "name policy marks limit")
+MODES = (
+    Mode("alone", None, False, None),
+    Mode("beside", None, False, None),
+    Mode("quantum only", f"{HOLD}\n{QUANTUM}", False, None),
+    Mode("fixed_timeslice", HOLD, True, 1.05),
+    Mode("fixed_timeslice, quantum", f"{HOLD}\n{QUANTUM}", True, None),
+    Mode("slo", SLO, True, 1.05),
+    Mode("pointer_polling", POLLING, False, 1.10),
+)
+# Of requests of one short kernel, for which a hold takes too long.
+SHORT_MODES = MODES[:4]
+GAINS_FROM = 1.5  # p99 beside / alone from which marks must help.
+OFFLINE_LEAST, OFFLINE_MARGIN = 0.97, 0.03
+SHORT_LIMIT, SHORT_OFFLINE_LEAST, SHORT_LOAD = 3, 0.95, 0.1
+
+
+# The arrivals and what is made of a log.
+
+
+def arrivals(load, length_us, seconds, seed=""):
+    """Times in ns from the start, exponential: the same for the same arguments."""
+    chance = random.Random(f"{load} {seed}")
+    mean = length_us / load * 1e3
+    times, at = [], 0.0
+    while True:
+        at += chance.expovariate(1 / mean)
+        if at >= seconds * 1e9:
+            return times or [0]
+        times.append(int(at))
+
+
+def latencies(lines, due, gpu_us):
+    """Figures of the log of a row. due: how many requests it should have made. gpu_us: what each takes of the GPU."""
+    made = [tuple(map(int, line.split())) for line in lines]
+    if not made:
+        return {"due": due, "n": 0, "use": None, "overloaded": True}
+    took = [(end - at) / 1e3 for at, _, end in made]
+    worked = sum(end - begin for _, begin, end in made)
+    # The queue grows where requests take longer than the time from one arrival to the next.
+    growing = len(made) > 1 and worked / len(made) >= (made[-1][0] - made[0][0]) / (len(made) - 1)
+    return {"due": due, "n": len(made), "use": 1e3 * gpu_us * len(made) / (made[-1][2] - made[0][0]),
+            "overloaded": growing or len(made) < due, "p50": seeing.quantile(took, 0.5),
+            "p90": seeing.quantile(took, 0.9), "p99": seeing.quantile(took, 0.99), "max": max(took)}
+
+
+def summary(rounds):
+    """Of one row: each figure as [median, least, most] of its rounds; `overloaded` if most rounds were."""
+    found = {"due": sum(each["due"] for each in rounds), "n": sum(each["n"] for each in rounds), "rounds": len(rounds),
+             "overloaded": 2 * sum(each["overloaded"] for each in rounds) >= len(rounds)}
+    for key in ("use", "p50", "p90", "p99", "max", "steps", "suspends", "lost"):
+        values = [each[key] for each in rounds if each.get(key) is not None]
+        found[key] = [statistics.median(values), min(values), max(values)] if values else None
+    return found
+
+
+def spread(of):
+    """Of a figure of summary(): its range, as a share of its median."""
+    return (of[2] - of[1]) / of[0] if of and of[0] else float("inf")
+
+
+def floor(rows, load, offline):
+    """The offline steps/s that a scheduler can leave: what it gets beside without one, or what online work leaves."""
+    alone, beside = rows.get((load, "alone")), rows.get((load, "beside"))
+    if not (alone and beside and alone["use"] and beside["steps"] and offline):
+        return None
+    return min(beside["steps"][0], (1 - alone["use"][0]) * offline[0])
+
+
+def bound(name, unit, limit, value, noise, margin, least=False):
+    """A bound is kept only if the figures alone differ by less than its margin."""
+    kept = value is not None and (value >= limit if least else value <= limit) and noise < margin
+    made = {"name": name, "unit": unit, "limit": limit, "value": None if value is None else round(value, 4), "kept": kept}
+    if least:
+        made["least"] = True
+    if value is not None and noise >= margin:
+        made["why"] = f"the figures alone differ by {100 * noise:.1f} %, and the margin is {100 * margin:g} %"
+    return made
+
+
+def bounds(rows, offline, short=False):
+    """rows: summaries by (load, name of mode). offline: steps/s of the offline program alone, as in a summary."""
+    found = []
+    for load in sorted({load for load, _ in rows}):
+        alone, beside = rows.get((load, "alone")), rows.get((load, "beside"))
+        if not (alone and beside and alone["p99"]):
+            continue
+        possible = floor(rows, load, offline)
+        gains = beside["overloaded"] or beside["p99"][0] >= GAINS_FROM * alone["p99"][0]
+        for mode in SHORT_MODES if short else MODES:
+            row = rows.get((load, mode.name))
+            wanted = short and load == SHORT_LOAD and mode.name == "quantum only"
+            if row is None or not (wanted if short else mode.limit):
+                continue
+            limit = SHORT_LIMIT if short else mode.limit
+            name = f"{100 * load:g} %, {mode.name}"
+            if gains or short or not mode.marks:
+                ratio = None if row["overloaded"] or not row["p99"] else row["p99"][0] / alone["p99"][0]
+                found.append(bound(f"{name}: p99", "of alone", limit, ratio, spread(alone["p99"]), limit - 1))
+            least = SHORT_OFFLINE_LEAST if short else OFFLINE_LEAST
+            share = row["steps"][0] / possible if row["steps"] and possible else None
+            found.append(bound(f"{name}: offline steps/s", "of what is possible", least, share, spread(offline), 1 - least,
+                               least=True))
+    by_mode = collections.Counter()
+    for (_, name), row in rows.items():
+        by_mode[name] += row["due"]
+    if by_mode:
+        found.append(bound("requests of each row over all loads", "", REQUESTS, min(by_mode.values()), 0, 1, least=True))
+        found.append(bound("rounds", "", ROUNDS, min(row["rounds"] for row in rows.values()), 0, 1, least=True))
+    return found
+
+
+def table(rows, offline):
+    """Lines of text: median of each figure, and the range of p99."""
+    lines = [["", "p50", "p90", "p99", "range of p99", "max", "offline steps/s", "of alone", "suspends", "GPU s lost"]]
+    for (load, name), row in rows.items():
+        middle = lambda key, form=".0f", row=row: "-" if row[key] is None else f"{row[key][0]:{form}}"
+        if row["overloaded"]:
+            shown = ["overloaded", "", "", "", ""]
+        else:
+            shown = [middle("p50"), middle("p90"), middle("p99"), f"{row['p99'][1]:.0f} to {row['p99'][2]:.0f}", middle("max")]
+        share = f"{100 * row['steps'][0] / offline[0]:.1f} %" if row["steps"] and offline and offline[0] else "-"
+        lines.append([f"{100 * load:g} %, {name}", *shown, middle("steps", ".2f"), share, middle("suspends"),
+                      middle("lost", ".2f")])
+    return seeing.table(lines)
+
+
+# The measurement.
+
+
+class Measurement:
+    """One kind of requests beside one kind of offline work. Both programs run from the begin to the end."""
+
+    def __init__(self, on, server, offline, short):
+        self.on, self.server, self.offline, self.short = on, server, offline, short
+        self.modes = SHORT_MODES if short else MODES
+        self.loads = (0.3,) if on.quick and not short else (0.1,) if on.quick else LOADS
+        self.rounds = 1 if on.quick else ROUNDS
+        self.rows = collections.defaultdict(list)
+        self.alone = []  # Offline steps/s, by round.
+        self.daemon, self.has, self.aims, self.broken = None, None, {}, set()
+        self.counted = collections.Counter()
+
+    def write_arrivals(self, name, load, seconds):
+        times = arrivals(load, self.server.alone_us, seconds, name)
+        path = self.on.scratch / f"{name}.{load}"
+        path.write_text("".join(f"{each}\n" for each in times), encoding="utf-8")
+        return path, len(times)
+
+    def seconds(self):
+        """Of the loads of a row in one round, so that all rounds fit."""
+        daemons = sum(len(self.loads) if "{target}" in (mode.policy or "") else mode.policy is not None
+                      for mode in self.modes)
+        left = self.on.deadline - time.monotonic() - 30
+        each = left / self.rounds - daemons * DAEMON - OFFLINE_ALONE - 1
+        each = each / len(self.modes) - 0.3 * len(self.loads)
+        return max(SHORTEST, min(each, 4 if self.on.quick else LONGEST))
+
+    def run(self):
+        total = self.seconds()
+        shares = {load: SHARE_OF_TIME[load] for load in self.loads}
+        self.spans = {load: total * share / sum(shares.values()) for load, share in shares.items()}
+        self.files = {load: self.write_arrivals("arrivals", load, span) for load, span in self.spans.items()}
+        self.warm = {load: self.write_arrivals("warm-up", load, WARM_UP) for load in self.loads}
+        self.warm_unmarked = {load: self.write_arrivals("longer-warm-up", load, WARM_UP_UNMARKED) for load in self.loads}
+        self.on.say(f"a request takes {self.server.alone_us:.0f} us alone; requests in a round: "
+                    + ", ".join(f"{self.files[load][1]} at {100 * load:g} %" for load in self.loads))
+        longest = 0.0
+        for number in range(self.rounds):
+            began = time.monotonic()
+            if number and began + longest > self.on.deadline - 5:
+                self.on.note(f"{number} of {self.rounds} rounds in the time of this part")
+                break
+            self.round(number)
+            longest = max(longest, time.monotonic() - began)
+
+    def round(self, number):
+        self.offline.wait_moving()
+        time.sleep(0.3)
+        before = self.offline.progress()
+        time.sleep(OFFLINE_ALONE)
+        self.alone.append(rate(before, self.offline.progress()))
+        others = list(self.modes[1:])
+        random.Random(number).shuffle(others)  # Not the same one is always behind the same other one.
+        for mode in (self.modes[0], *others):
+            began, said = time.monotonic(), []
+            for load in self.loads:
+                if self.prepare(mode, load):
+                    self.rows[load, mode.name].append(self.row(mode, load))
+                    said.append(f"{100 * load:g} %: {brief(self.rows[load, mode.name][-1])}")
+            self.drop_daemon(mode)
+            self.on.say(f"round {number + 1}, {mode.name}: {time.monotonic() - began:.1f} s; {', '.join(said)}")
+
+    def prepare(self, mode, load):
+        """Lets what the mode needs run: the offline program, and a daemon with its policy. Returns whether it runs."""
+        if mode.name == "alone":
+            self.offline.pause()
+            return True
+        self.offline.go_on()
+        if mode.policy is None:
+            self.offline.wait_moving()
+            return True
+        if mode.name in self.broken:
+            return False
+        policy = mode.policy.replace("{target}", str(self.aim(load)))
+        if self.daemon and self.has == policy:
+            return True
+        self.drop_daemon(mode)
+        try:
+            self.daemon, self.has = self.on.daemon(policy=policy), policy
+            self.daemon.wait_attached(self.offline)
+        except Exception as error:  # Of one policy: the others have their rows.
+            self.offline.check_alive()
+            self.on.problem(f"{mode.name}: {error}")
+            self.broken.add(mode.name)
+            self.daemon = self.has = None
+            for each in list(self.on.daemons):
+                self.on.drop(each)
+            return False
+        if mode.marks:
+            self.server.mark(self.daemon.directory / "clients.sock")
+        # The policy, and the words of programs that mark nothing, become known.
+        path, _ = (self.warm if mode.marks else self.warm_unmarked)[load]
+        self.server.play(path, self.on.scratch / "warm-up.log", WARM_UP_UNMARKED + 1)
+        return True
+
+    def aim(self, load):
+        """What `slo` gets as its target, in us: the same in all rounds."""
+        if load not in self.aims:
+            self.aims[load] = max(100, round(AIM * self.rows[load, "alone"][0]["p99"]))
+        return self.aims[load]
+
+    def drop_daemon(self, mode):
+        if self.daemon is None:
+            return
+        daemon, self.daemon, self.has = self.daemon, None, None
+        statistics_ = (daemon.status() or {}).get("statistics", {})
+        self.counted[mode.name, "suspends"] += statistics_.get("suspends", 0)
+        self.counted[mode.name, "quanta"] += statistics_.get("quanta", 0)
+        for failure, count in statistics_.get("failures", {}).items():
+            self.counted[mode.name, failure] += count
+        if mode.marks:
+            self.server.mark("-")
+        self.on.drop(daemon)
+        self.offline.wait_moving()  # Whatever the daemon held.
+
+    def row(self, mode, load):
+        path, due = self.files[load]
+        log = self.on.scratch / "row.log"
+        suspends, lost = self.acted()
+        before = self.offline.progress()
+        # A growing queue may go on for a while, so that its growth shows.
+        self.server.play(path, log, 1.25 * self.spans[load] + 1)
+        after = self.offline.progress()
+        found = latencies(log.read_text(encoding="utf-8").splitlines(), due, self.server.gpu_us)
+        found["steps"] = None if mode.name == "alone" else rate(before, after)
+        if self.daemon:
+            now = self.acted()
+            found["suspends"], found["lost"] = now[0] - suspends, now[1] - lost
+        return found
+
+    def acted(self):
+        """Suspends of the daemon so far, and the GPU time in s for which it held offline work."""
+        if self.daemon is None:
+            return 0, 0.0
+        status = self.daemon.status()
+        if status is None:
+            self.daemon.check_alive()
+            raise ValueError("the daemon does not answer 'sluice status'")
+        return (status["statistics"]["suspends"],
+                sum(group["lost_ms"] for group in status["groups"] if group["role"] == "offline") / 1e3)
+
+    def show(self, title):
+        """What was measured, also where the part ended early."""
+        rows = {key: summary(self.rows[key]) for key in
+                ((load, mode.name) for load in self.loads for mode in self.modes) if self.rows.get(key)}
+        offline = [statistics.median(self.alone), min(self.alone), max(self.alone)] if self.alone else None
+        print("\n".join(table(rows, offline)), flush=True)
+        on = self.on
+        on.result["serving"] = {
+            "title": title, "request_us": self.server.alone_us, "offline_alone": offline, "aims_us": self.aims,
+            "rows": [{"load": load, "mode": name, **row} for (load, name), row in rows.items()]}
+        if offline:
+            on.figure(f"{title}: offline alone", offline[:1], "steps/s")
+        for (load, name), row in rows.items():
+            start = f"{title}: {100 * load:g} %, {name}"
+            if row["overloaded"]:
+                on.note(f"{start}: overloaded")
+            else:
+                on.figure(f"{start}: p50 / p90 / p99 / max", [row[key][0] for key in ("p50", "p90", "p99", "max")], "us")
+                on.figure(f"{start}: range of p99, of its median", [100 * spread(row["p99"])], "%")
+            if row["steps"] and offline and offline[0]:
+                on.figure(f"{start}: offline steps/s / of alone in %", [row["steps"][0], 100 * row["steps"][0] / offline[0]], "")
+            if row["suspends"]:
+                on.figure(f"{start}: suspends / GPU time lost in s", [row["suspends"][0], row["lost"][0]], "")
+        for mode in self.modes:
+            counts = {what: count for (name, what), count in self.counted.items() if name == mode.name}
+            for what, count in counts.items():
+                if what not in ("suspends", "quanta") and count:
+                    on.note(f"{mode.name}: {what}: {count}")
+            if counts and mode.name.startswith("fixed_timeslice") and not counts["suspends"]:
+                on.problem(f"{mode.name}: the daemon suspended nothing")
+            if counts and "quantum" in mode.name and not counts["quanta"]:
+                on.problem(f"{mode.name}: the daemon set no quantum")
+        for each in bounds(rows, offline, self.short):
+            on.bound({**each, "name": f"{title}: {each['name']}"})
+
+
+def rate(before, after):
+    """Steps/s between two results of progress()."""
+    return 1e9 * (after[0] - before[0]) / (after[1] - before[1]) if after[1] > before[1] else 0.0
+
+
+def brief(row):
+    return "overloaded" if row["overloaded"] else f"p99 {row['p99']:.0f} us"
+
+
+def serve(on, title, start_server, start_offline, short=False):
+    server = start_server()  # Measures its requests while nothing else runs.
+    offline = start_offline()
+    measured = Measurement(on, server, offline, short)
+    try:
+        measured.run()
+    finally:
+        measured.show(title)
