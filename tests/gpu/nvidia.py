@@ -189,6 +189,7 @@ class Load:
             stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
         self.pid = self.process.pid
         context.loads.append(self)
+        self.per_step = 1  # Counts of a step.
         self.last = self.counts()
         self.changed_at = now()
         self.stopping = False
@@ -225,10 +226,10 @@ class Load:
         wait_until(lambda: self.check_alive() or not self.word(PAUSED), PATIENCE, f"end of the pause of {self.name}")
 
     def progress(self):
-        """Its count, and when that was reached (ns of CLOCK_MONOTONIC)."""
+        """Its steps, and when the last one ended (ns of CLOCK_MONOTONIC)."""
         def look():
             at = self.word(LAST_STEP)
-            return self.total(), at or time.monotonic_ns()
+            return self.total() / self.per_step, at or time.monotonic_ns()
 
         if not self.word(LAST_STEP):
             return look()
@@ -1237,7 +1238,12 @@ def serving_short(on):
         made.gpu_us = 65
         return made
 
-    beside.serve(on, "serving-short", server, lambda: on.offline(streams=1), short=True)
+    def offline():
+        made = on.offline(streams=1)
+        made.per_step = KERNEL_US * on.rates["offline"]
+        return made
+
+    beside.serve(on, "serving-short", server, offline, short=True)
 
 
 def accept(on):
@@ -1360,6 +1366,7 @@ def run(chosen):
         shutil.rmtree(on.scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(on.load)
+            os.rmdir(pathlib.Path(on.load).parent)
     failed = [name for name, part in document["parts"].items() if part["outcome"] == "failed"]
     print(f"results: {file}")
     print("failed: " + ", ".join(failed) if failed else "no part failed")
@@ -1372,7 +1379,7 @@ def main():
     running = commands.add_parser("run")
     running.add_argument("--bin", required=True, help="folder of sluice")
     running.add_argument("--library", required=True, help="libsluice_client.so.0")
-    running.add_argument("--load", required=True, help="the program gpu_load; removed at the end")
+    running.add_argument("--load", required=True, help="the program gpu_load; removed at the end, with its folder if that is empty then")
     running.add_argument("--out", default="nvidia-results", help="folder of the results")
     running.add_argument("--revision", default="unknown", help="revision of sluice")
     running.add_argument("--driver", default="nvidia", help="driver of sluice")

@@ -78,9 +78,10 @@ users=$(nvidia-smi --query-compute-apps=pid,name --format=csv,noheader) ||
 revision=${SLUICE_REVISION:-$(git -c safe.directory='*' -C "$top" rev-parse --short=12 HEAD 2>/dev/null)}
 out=${OUT:-nvidia-results}
 mkdir -p "$out" || unable "cannot create $out"
-load=$(mktemp "${TMPDIR:-/tmp}/sluice-gpu-load.XXXXXX") || unable "cannot create a temporary file"
+build=$(mktemp -d) || unable "cannot create a temporary folder"
+load=$build/gpu_load
 "$nvcc" -std=c++17 -O2 "-arch=${SLUICE_CUDA_ARCH:-native}" -I "$include" "$here/gpu_load.cu" -o "$load" -ldl -lpthread || {
-  rm -f "$load"
+  rm -rf "$build"
   unable "nvcc cannot compile gpu_load.cu; for another GPU than this machine's, set SLUICE_CUDA_ARCH, such as sm_90"
 }
 exec python3 -B "$here/nvidia.py" run --bin "$bin" --library "$library" --load "$load" --out "$out" \

@@ -255,7 +255,7 @@ class Measurement:
             self.server.mark(self.daemon.directory / "clients.sock")
         # The policy, and the words of programs that mark nothing, become known.
         path, _ = (self.warm if mode.marks else self.warm_unmarked)[load]
-        self.server.play(path, self.on.scratch / "warm-up.log", WARM_UP_UNMARKED + 1)
+        self.server.play(path, self.on.scratch / "made", WARM_UP_UNMARKED + 1)
         return True
 
     def aim(self, load):
@@ -280,7 +280,7 @@ class Measurement:
 
     def row(self, mode, load):
         path, due = self.files[load]
-        log = self.on.scratch / "row.log"
+        log = self.on.scratch / "made"
         suspends, lost = self.acted()
         before = self.offline.progress()
         # A growing queue may go on for a while, so that its growth shows.
