@@ -6,8 +6,8 @@
 parts lists the parts, or checks names of parts.
 report prints a Markdown table of the results in FILE..., one column for each GPU model, driver and revision of sluice.
 Where several files of one column have the same figure, the newest file counts. --html writes a page with the same
-figures. Exit code 0: for each GPU model, every part is present and all bounds are kept; 1: not so, with a list of what is
-missing or missed; 2: a file cannot be read."""
+figures. Exit code 0: for each GPU model, every part is present and all bounds are kept; 1: not so, with a list of the
+parts that are missing and the bounds that are missed; 2: a file cannot be read."""
 
 import argparse
 import collections
@@ -906,6 +906,8 @@ def faults(on):
         wait_until(lambda: used() - idle < 1024 << 20, PATIENCE, "release of the memory of the killed program")
         took = now() - start
         on.figure("fault: SIGKILL of the held program, until its memory is free", [1e3 * took], "ms")
+        on.bound({"name": "fault: SIGKILL of the held program, until its memory is free", "unit": "ms", "limit": 1000,
+                  "value": round(1e3 * took, 3), "kept": took <= 1})
         if took > 1:
             on.problem(f"the memory of the killed program was free after {took:.2f} s; expected 1 s")
         wait_until(lambda: load.process.poll() is not None, PATIENCE, "end of the killed program")
@@ -1203,7 +1205,8 @@ def show_seen(on, cases, at_rest):
             if len(measured) == 2:
                 on.figure(f"{name}: {what}, p99", measured, "us")
     for bound in analysis.bounds(cases, [each[0] for each in at_rest.values()]):
-        on.bound({**bound, "name": f"seeing: {bound['name']}"}, fatal=bound["name"] in ("requests missed", "wrong ends"))
+        fatal = bound["name"] in ("requests missed", "wrong ends")
+        on.bound({**bound, "name": f"seeing: {bound['name']}"}, fatal)
 
 
 def serving(on):
@@ -1226,15 +1229,15 @@ def serve_pytorch(on, title, kind, repeat, training):
         on.note("without PyTorch: not tested")
         on.result["outcome"] = "skipped"
         return
-    beside.serve(on, title, lambda: Server(on, f"serve-{kind}", [
-        sys.executable, HERE / "serve.py", kind, "--repeat", repeat, "--mark", on.library]), lambda: on.trainer(training))
+    command = [sys.executable, HERE / "serve.py", kind, "--repeat", repeat, "--mark", on.library]
+    beside.serve(on, title, lambda: Server(on, f"serve-{kind}", command), lambda: on.trainer(training))
 
 
 def serving_short(on):
     """requests of one kernel of 65 us beside kernels of 20 ms"""
     def server():
-        made = Server(on, "serve-short", [on.load, "serve", "--rate", on.rates["online"], "--kernels", 1, "--kernel-us", 65,
-                                          "--mark", on.library])
+        made = Server(on, "serve-short", [on.load, "serve", "--rate", on.rates["online"], "--kernels", 1,
+                                          "--kernel-us", 65, "--mark", on.library])
         made.gpu_us = 65
         return made
 
@@ -1379,7 +1382,8 @@ def main():
     running = commands.add_parser("run")
     running.add_argument("--bin", required=True, help="folder of sluice")
     running.add_argument("--library", required=True, help="libsluice_client.so.0")
-    running.add_argument("--load", required=True, help="the program gpu_load; removed at the end, with its folder if that is empty then")
+    running.add_argument("--load", required=True,
+                         help="the program gpu_load; removed at the end, with its folder if that is empty then")
     running.add_argument("--out", default="nvidia-results", help="folder of the results")
     running.add_argument("--revision", default="unknown", help="revision of sluice")
     running.add_argument("--driver", default="nvidia", help="driver of sluice")

@@ -80,7 +80,8 @@ out=${OUT:-nvidia-results}
 mkdir -p "$out" || unable "cannot create $out"
 build=$(mktemp -d) || unable "cannot create a temporary folder"
 load=$build/gpu_load
-"$nvcc" -std=c++17 -O2 "-arch=${SLUICE_CUDA_ARCH:-native}" -I "$include" "$here/gpu_load.cu" -o "$load" -ldl -lpthread || {
+"$nvcc" -std=c++17 -O2 "-arch=${SLUICE_CUDA_ARCH:-native}" -I "$include" "$here/gpu_load.cu" -o "$load" \
+  -ldl -lpthread || {
   rm -rf "$build"
   unable "nvcc cannot compile gpu_load.cu; for another GPU than this machine's, set SLUICE_CUDA_ARCH, such as sm_90"
 }

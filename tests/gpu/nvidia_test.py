@@ -17,6 +17,7 @@ import tempfile
 import time
 
 import nvidia
+import report as merging
 import seeing
 import serving
 
@@ -175,8 +176,8 @@ def check_serving():
     check(one["n"] == 1 and not one["overloaded"], f"one request: {one}")
 
     def row(p99, steps=None, use=0.3, n=400, overloaded=False):
-        return serving.summary([{"due": n, "n": n, "use": use, "overloaded": overloaded, "p50": 1, "p90": 2, "p99": each,
-                                 "max": 9, "steps": steps, "suspends": 1, "lost": 0.5} for each in p99])
+        return serving.summary([{"due": n, "n": n, "use": use, "overloaded": overloaded, "p50": 1, "p90": 2,
+                                 "p99": each, "max": 9, "steps": steps, "suspends": 1, "lost": 0.5} for each in p99])
 
     check(row([3, 1, 2])["p99"] == [2, 1, 3] and serving.spread([2, 1, 3]) == 1, "a summary")
     offline = [10, 9.9, 10.1]
@@ -209,11 +210,14 @@ def check_serving():
     short = {(load, name): row([100] * 3, 9) for load in (0.1, 0.3) for name in ("alone", "beside", "fixed_timeslice")}
     short.update({(load, "quantum only"): row([290] * 3, 8.6) for load in (0.1, 0.3)})
     # Possible are (1 - 0.3) * 10 = 7.
-    check(kept(short, True) == {"10 %, quantum only: p99": True, "10 %, quantum only: offline steps/s": True,
-                                "requests of each row over all loads": True, "rounds": True}, f"short: {kept(short, True)}")
+    expected = {"10 %, quantum only: p99": True, "10 %, quantum only: offline steps/s": True,
+                "requests of each row over all loads": True, "rounds": True}
+    check(kept(short, True) == expected, f"short: {kept(short, True)}")
     short[0.1, "quantum only"] = row([310] * 3, 6.6)
     check(list(kept(short, True).values())[:2] == [False, False], f"short: {kept(short, True)}")
-    text = "\n".join(serving.table({**rows, (0.6, "beside"): row([1], 3, overloaded=True)}, offline))
+    shown = [{"load": load, "mode": name, **each}
+             for (load, name), each in {**rows, (0.6, "beside"): row([1], 3, overloaded=True)}.items()]
+    text = str(merging.serving_cells({"offline_alone": offline, "rows": shown}))
     check("overloaded" in text and "104 to 300" in text and "68.0 %" in text, f"table: {text}")
     check(serving.bounds({}, None) == [], "bounds of nothing")
 
@@ -255,8 +259,9 @@ sys.modules["torch"] = made
 def check_measurement(folder):
     """serve.py and trainer.py with a PyTorch that only waits, measured by serving.py."""
     (folder / "torch.py").write_text(FAKE_TORCH)
-    for name, value in {"SHORTEST": 0.4, "WARM_UP": 0.1, "WARM_UP_UNMARKED": 0.1, "OFFLINE_ALONE": 0.1, "ROUNDS": 2}.items():
-        setattr(serving, name, value)
+    serving.SHORTEST = serving.LONGEST = 0.4
+    serving.WARM_UP = serving.WARM_UP_UNMARKED = serving.OFFLINE_ALONE = 0.1
+    serving.ROUNDS = 2
     with contextlib.redirect_stdout(io.StringIO()):
         on = nvidia.Context(argparse.Namespace(quick=False, driver="none", bin="/", library="/no/library", load="/",
                                                out=folder / "out"))
@@ -268,21 +273,20 @@ def check_measurement(folder):
         nvidia.Server.mark = lambda server, socket: marked.append(str(socket))
         modes = serving.MODES
         serving.MODES = (*modes[:4], modes[5], serving.Mode("other", "broken", False, None))
-        serving.LONGEST = serving.SHORTEST
         on.torch = True
         try:
             for name, kind, training in (("serving", "graph", "transformer"), ("serving-long", "eager", "wide")):
-                on.result = {"outcome": "passed", "seconds": 0, "problems": [], "notes": [], "figures": {}, "bounds": []}
+                on.result = {"problems": [], "notes": [], "figures": {}, "bounds": []}
                 nvidia.serve_pytorch(on, name, kind, 2, training)
                 problems = on.clean()
                 check(problems == [], f"{name}: end: {problems}")
                 on.keep_logs()
                 check(on.result["problems"] == ["other: no such policy"], f"{name}: problems: {on.result['problems']}")
                 rows = {(each["load"], each["mode"]): each for each in on.result["serving"]["rows"]}
-                check(len(rows) == 15 and all(each["rounds"] == 2 for each in rows.values()), f"{name}: rows: {list(rows)}")
+                check(len(rows) == 15 and all(each["rounds"] == 2 for each in rows.values()), f"{name}: {list(rows)}")
                 check(len({each["due"] for (load, _), each in rows.items() if load == 0.3}) == 1, f"{name}: arrivals")
                 check(rows[0.3, "alone"]["steps"] is None and rows[0.3, "beside"]["steps"][0] > 100, f"{name}: steps")
-                check(rows[0.3, "alone"]["n"] > 5 and rows[0.3, "alone"]["p99"], f"{name}: requests {rows[0.3, 'alone']}")
+                check(rows[0.3, "alone"]["n"] > 5, f"{name}: requests: {rows[0.3, 'alone']}")
                 check(rows[0.3, "slo"]["suspends"] == [1, 1, 1] and rows[0.3, "slo"]["lost"][0] == 0.25,
                       f"{name}: {rows[0.3, 'slo']}")
                 aims = {line for each in on.policies for line in each.splitlines() if line.startswith("request.p99")}

@@ -91,25 +91,38 @@ def marked(kept, text):
     return f'<span class="{"kept" if kept else "missed"}">{html.escape(text)}</span>'
 
 
-def serving_rows(measured):
-    """A table of one part's requests: medians, with a bar for p99."""
+def serving_cells(measured):
+    """The texts of a table of one part's requests, headings first: medians of the rounds."""
     rows = [["", "p50 us", "p90 us", "p99 us", "range of p99", "max us", "offline steps/s", "of alone", "suspends",
              "GPU s lost"]]
     offline = measured["offline_alone"]
     for row in measured["rows"]:
-        middle = lambda key, form=".0f", row=row: f"{row[key][0]:{form}}" if row.get(key) else "-"
-        beside = [each["p99"][0] for each in measured["rows"]
-                  if each["load"] == row["load"] and each["p99"] and not each["overloaded"]]
-        if row["overloaded"] or not row["p99"]:
-            shown = ["overloaded", "", "", "", ""]
-        else:
-            width = 8 * row["p99"][0] / max(beside)
-            shown = [middle("p50"), middle("p90"), f'{middle("p99")}<span class="bar" style="width:{width:.2f}em"></span>',
-                     f"{row['p99'][1]:.0f} to {row['p99'][2]:.0f}", middle("max")]
+        def middle(key, form=".0f"):
+            return f"{row[key][0]:{form}}" if row[key] else "-"
+
+        shown = ["overloaded", "", "", "", ""]
+        if not row["overloaded"]:
+            shown = [middle("p50"), middle("p90"), middle("p99"), f"{row['p99'][1]:.0f} to {row['p99'][2]:.0f}",
+                     middle("max")]
         share = f"{100 * row['steps'][0] / offline[0]:.1f} %" if row["steps"] and offline and offline[0] else "-"
-        rows.append([html.escape(f"{100 * row['load']:g} %, {row['mode']}"), *shown, middle("steps", ".2f"), share,
+        rows.append([f"{100 * row['load']:g} %, {row['mode']}", *shown, middle("steps", ".2f"), share,
                      middle("suspends"), middle("lost", ".2f")])
     return rows
+
+
+def serving_table(measured):
+    """The same as HTML, with a bar for each p99, relative to the longest one of the same load."""
+    first, *rows = serving_cells(measured)
+    longest = {}
+    for row in measured["rows"]:
+        if not row["overloaded"]:
+            longest[row["load"]] = max(longest.get(row["load"], 0), row["p99"][0])
+    for cells, row in zip(rows, measured["rows"]):
+        cells[0] = html.escape(cells[0])
+        if not row["overloaded"]:
+            width = 8 * row["p99"][0] / longest[row["load"]]
+            cells[3] += f'<span class="bar" style="width:{width:.2f}em"></span>'
+    return html_table([first, *rows])
 
 
 def page(results, lacking):
@@ -134,9 +147,9 @@ def page(results, lacking):
             text.append(html_table(bounds))
         for name, part in parts.items():
             if part.get("serving"):
-                text.append(f"<h3>{html.escape(name)}</h3><p>A request takes {part['serving']['request_us']:.0f} us alone. "
-                            f"Medians of the rounds, on one {html.escape(gpu)}.</p>")
-                text.append(html_table(serving_rows(part["serving"])))
+                text.append(f"<h3>{html.escape(name)}</h3><p>A request takes {part['serving']['request_us']:.0f} us "
+                            f"alone. Medians of the rounds, on {html.escape(gpu)}.</p>")
+                text.append(serving_table(part["serving"]))
     text.append("<h2>All figures</h2>")
     text.append(html_table([[html.escape(each) for each in row] for row in results.table()]))
     text.append("</body></html>\n")

@@ -2,7 +2,8 @@
 """usage: serve.py graph|eager [--repeat N] [--mark LIBRARY]
 
 Makes requests with PyTorch on one GPU: a small transformer N times in a row (default: 1), as a CUDA graph or kernel by
-kernel. Prints the length of a request, and with --mark how much of it the GPU works. Lines of the standard input are orders:
+kernel. Prints the length of a request, and with --mark how much of it the GPU works. Lines of the standard input are
+orders:
 
 'T FILE' starts requests at random times, T microseconds apart on average. A line 'rest' ends them and writes FILE: the
 kind of each request, its begin, when the first call had submitted, when all was launched, and its end (CLOCK_MONOTONIC,

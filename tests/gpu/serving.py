@@ -6,6 +6,7 @@ import random
 import statistics
 import time
 
+import report
 import seeing
 
 LOADS = (0.1, 0.3, 0.6)
@@ -104,7 +105,8 @@ def floor(rows, load, offline):
 def bound(name, unit, limit, value, noise, margin, least=False):
     """A bound is kept only if the figures alone differ by less than its margin."""
     kept = value is not None and (value >= limit if least else value <= limit) and noise < margin
-    made = {"name": name, "unit": unit, "limit": limit, "value": None if value is None else round(value, 4), "kept": kept}
+    made = {"name": name, "unit": unit, "limit": limit, "value": None if value is None else round(value, 4),
+            "kept": kept}
     if least:
         made["least"] = True
     if value is not None and noise >= margin:
@@ -133,30 +135,16 @@ def bounds(rows, offline, short=False):
                 found.append(bound(f"{name}: p99", "of alone", limit, ratio, spread(alone["p99"]), limit - 1))
             least = SHORT_OFFLINE_LEAST if short else OFFLINE_LEAST
             share = row["steps"][0] / possible if row["steps"] and possible else None
-            found.append(bound(f"{name}: offline steps/s", "of what is possible", least, share, spread(offline), 1 - least,
-                               least=True))
+            found.append(bound(f"{name}: offline steps/s", "of what is possible", least, share, spread(offline),
+                               1 - least, least=True))
     by_mode = collections.Counter()
     for (_, name), row in rows.items():
         by_mode[name] += row["due"]
     if by_mode:
-        found.append(bound("requests of each row over all loads", "", REQUESTS, min(by_mode.values()), 0, 1, least=True))
-        found.append(bound("rounds", "", ROUNDS, min(row["rounds"] for row in rows.values()), 0, 1, least=True))
+        for name, least, value in (("requests of each row over all loads", REQUESTS, min(by_mode.values())),
+                                   ("rounds", ROUNDS, min(row["rounds"] for row in rows.values()))):
+            found.append(bound(name, "", least, value, 0, 1, least=True))
     return found
-
-
-def table(rows, offline):
-    """Lines of text: median of each figure, and the range of p99."""
-    lines = [["", "p50", "p90", "p99", "range of p99", "max", "offline steps/s", "of alone", "suspends", "GPU s lost"]]
-    for (load, name), row in rows.items():
-        middle = lambda key, form=".0f", row=row: "-" if row[key] is None else f"{row[key][0]:{form}}"
-        if row["overloaded"]:
-            shown = ["overloaded", "", "", "", ""]
-        else:
-            shown = [middle("p50"), middle("p90"), middle("p99"), f"{row['p99'][1]:.0f} to {row['p99'][2]:.0f}", middle("max")]
-        share = f"{100 * row['steps'][0] / offline[0]:.1f} %" if row["steps"] and offline and offline[0] else "-"
-        lines.append([f"{100 * load:g} %, {name}", *shown, middle("steps", ".2f"), share, middle("suspends"),
-                      middle("lost", ".2f")])
-    return seeing.table(lines)
 
 
 # The measurement.
@@ -195,8 +183,8 @@ class Measurement:
         shares = {load: SHARE_OF_TIME[load] for load in self.loads}
         self.spans = {load: total * share / sum(shares.values()) for load, share in shares.items()}
         self.files = {load: self.write_arrivals("arrivals", load, span) for load, span in self.spans.items()}
-        self.warm = {load: self.write_arrivals("warm-up", load, WARM_UP) for load in self.loads}
-        self.warm_unmarked = {load: self.write_arrivals("longer-warm-up", load, WARM_UP_UNMARKED) for load in self.loads}
+        self.warm = {(load, seconds): self.write_arrivals(f"warm-up.{seconds}", load, seconds)
+                     for load in self.loads for seconds in (WARM_UP, WARM_UP_UNMARKED)}
         self.on.say(f"a request takes {self.server.alone_us:.0f} us alone; requests in a round: "
                     + ", ".join(f"{self.files[load][1]} at {100 * load:g} %" for load in self.loads))
         longest = 0.0
@@ -254,8 +242,8 @@ class Measurement:
         if mode.marks:
             self.server.mark(self.daemon.directory / "clients.sock")
         # The policy, and the words of programs that mark nothing, become known.
-        path, _ = (self.warm if mode.marks else self.warm_unmarked)[load]
-        self.server.play(path, self.on.scratch / "made", WARM_UP_UNMARKED + 1)
+        seconds = WARM_UP if mode.marks else WARM_UP_UNMARKED
+        self.server.play(self.warm[load, seconds][0], self.on.scratch / "made", seconds + 1)
         return True
 
     def aim(self, load):
@@ -309,11 +297,11 @@ class Measurement:
         rows = {key: summary(self.rows[key]) for key in
                 ((load, mode.name) for load in self.loads for mode in self.modes) if self.rows.get(key)}
         offline = [statistics.median(self.alone), min(self.alone), max(self.alone)] if self.alone else None
-        print("\n".join(table(rows, offline)), flush=True)
         on = self.on
         on.result["serving"] = {
             "title": title, "request_us": self.server.alone_us, "offline_alone": offline, "aims_us": self.aims,
             "rows": [{"load": load, "mode": name, **row} for (load, name), row in rows.items()]}
+        print("\n".join(seeing.table(report.serving_cells(on.result["serving"]))), flush=True)
         if offline:
             on.figure(f"{title}: offline alone", offline[:1], "steps/s")
         for (load, name), row in rows.items():
@@ -321,10 +309,12 @@ class Measurement:
             if row["overloaded"]:
                 on.note(f"{start}: overloaded")
             else:
-                on.figure(f"{start}: p50 / p90 / p99 / max", [row[key][0] for key in ("p50", "p90", "p99", "max")], "us")
+                on.figure(f"{start}: p50 / p90 / p99 / max", [row[key][0] for key in ("p50", "p90", "p99", "max")],
+                          "us")
                 on.figure(f"{start}: range of p99, of its median", [100 * spread(row["p99"])], "%")
             if row["steps"] and offline and offline[0]:
-                on.figure(f"{start}: offline steps/s / of alone in %", [row["steps"][0], 100 * row["steps"][0] / offline[0]], "")
+                steps = row["steps"][0]
+                on.figure(f"{start}: offline steps/s / of alone in %", [steps, 100 * steps / offline[0]], "")
             if row["suspends"]:
                 on.figure(f"{start}: suspends / GPU time lost in s", [row["suspends"][0], row["lost"][0]], "")
         for mode in self.modes:
