@@ -41,6 +41,7 @@ constexpr char help[] =
     "       gpu_load serve --kernels N --kernel-us T --rate R [--device N] [--mark LIBRARY]\n"
     "       gpu_load mix --rate R [--device N]\n"
     "       gpu_load rest --page FILE [--device N]\n"
+    "       gpu_load wakes --seconds T\n"
     "\n"
     "calibrate prints the iterations that each kind of kernel makes in a microsecond (--rate); run "
     "it\n"
@@ -64,7 +65,9 @@ constexpr char help[] =
     "then writes FILE: when each was due, its begin and its end. A line 'mark SOCKET' announces "
     "the\n"
     "following ones to that scheduler, 'mark -' to none.\n"
-    "rest makes a context, increments the generation in FILE, and then does nothing.\n";
+    "rest makes a context, increments the generation in FILE, and then does nothing.\n"
+    "wakes uses no GPU: it sleeps for 50 us over and over, and prints how late the machine wakes it "
+    "(us).\n";
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* form, ...) {
   va_list values;
@@ -828,6 +831,25 @@ struct workplace {
 
 }  // namespace
 
+int wakes(const options& chosen) {
+  constexpr double nap_us = 50;
+  prctl(PR_SET_TIMERSLACK, 1UL);
+  std::vector<double> late;
+  for (const double end = now_us() + 1e6 * chosen.seconds; now_us() < end;) {
+    const double due = now_us() + nap_us;
+    const timespec nap{0, static_cast<long>(1e3 * nap_us)};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, nullptr);
+    late.push_back(now_us() - due);
+  }
+  std::sort(late.begin(), late.end());
+  const auto after = late.end() - std::upper_bound(late.begin(), late.end(), 100.0);
+  const auto count = static_cast<double>(late.size());
+  std::printf("{\"n\": %zu, \"p50\": %.1f, \"p99\": %.1f, \"over_100_us\": %.4f}\n", late.size(),
+              late[late.size() / 2], late[late.size() * 99 / 100],
+              100 * static_cast<double>(after) / count);
+  return 0;
+}
+
 int main(int argc, char** argv) {
   own_arguments = argv;
   const std::string what = argc > 1 ? argv[1] : "";
@@ -835,7 +857,8 @@ int main(int argc, char** argv) {
     std::fputs(help, stdout);
     return 0;
   }
-  const std::array<std::string, 6> known{"calibrate", "offline", "online", "serve", "mix", "rest"};
+  const std::array<std::string, 7> known{"calibrate", "offline", "online", "serve",
+                                         "mix",       "rest",    "wakes"};
   if (std::find(known.begin(), known.end(), what) == known.end()) {
     std::fputs(help, stderr);
     return 2;
@@ -845,5 +868,6 @@ int main(int argc, char** argv) {
   if (what == "mix") mix(chosen);
   if (what == "rest") rest(chosen);
   if (what == "calibrate") return calibrate(chosen);
+  if (what == "wakes") return wakes(chosen);
   return what == "offline" ? offline(chosen) : online(chosen);
 }

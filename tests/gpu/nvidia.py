@@ -1063,10 +1063,14 @@ def see_requests(on, name, server, loads, seconds, offline, resting):
                 on.note(f"{name}: the end of work was not seen within 10 s")
             time.sleep(1)  # More of its words become known.
         since = time.monotonic_ns()
+        wakes = subprocess.Popen([on.load, "wakes", "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True,
+                                 env=on.environment, preexec_fn=die_with_parent)
+        on.others.append(wakes)
         took = load_of_agent(daemon, seconds)
         until = time.monotonic_ns()
+        late = json.loads(wakes.communicate(timeout=PATIENCE)[0])["over_100_us"]
         server.rest()
-        series.append((load, log, since, until, took))
+        series.append((load, log, since, until, took, late))
         time.sleep(0.1)
     at_rest = None
     if resting:
@@ -1079,12 +1083,12 @@ def see_requests(on, name, server, loads, seconds, offline, resting):
     if seen.lost:
         on.problem(f"{name}: the recording lost {seen.lost} lines")
     cases = []
-    for load, log, since, until, took in series:
+    for load, log, since, until, took, late in series:
         requests = analysis.read_log(log.read_text(encoding="utf-8").splitlines())
         os.unlink(log)
         by_kind = analysis.analyse(seen, requests, since, until, LINGER_MS * analysis.MS)
         case = analysis.figures(analysis.merged(by_kind, analysis.SLOW_TO_SUBMIT))
-        case.update({"name": f"{name}, {100 * load:.0f} %", "agent": took[0], "agent_thread": took[1],
+        case.update({"name": f"{name}, {100 * load:.0f} %", "agent": took[0], "agent_thread": took[1], "wakes": late,
                      "submissions_seen": sum(each.count for each in seen.seen if since <= each.at < until)})
         if len(by_kind) > 1:
             case["kinds"] = {kind: analysis.figures({**of, "examples": []}) for kind, of in sorted(by_kind.items())}
@@ -1190,11 +1194,11 @@ def see_kind(on, name, command, loads, seconds, resting, cases, at_rest):
 
 def show_seen(on, cases, at_rest):
     """Shows the cases and whether they keep the bounds."""
-    rows = [["delays: p50/p99 in us", *COLUMNS.values(), "agent %"]]
+    rows = [["delays: p50/p99 in us", *COLUMNS.values(), "agent %", "late wakes %"]]
     for case in cases:
         for title, of in [(case["name"], case), *((f"  {kind}", of) for kind, of in case.get("kinds", {}).items())]:
             rows.append([title, *(analysis.cell(of[key]) for key in COLUMNS),
-                         f"{of['agent']:.1f}" if "agent" in of else ""])
+                         *(f"{of[key]:.2f}" if key in of else "" for key in ("agent", "wakes"))])
     print("\n".join(analysis.table(rows)), flush=True)
     for case in cases:
         name = f"seeing: {case['name']}"
@@ -1204,6 +1208,10 @@ def show_seen(on, cases, at_rest):
             measured = [case[key]["p99"] for key in keys if case[key]["n"]]
             if len(measured) == 2:
                 on.figure(f"{name}: {what}, p99", measured, "us")
+    if cases:
+        wakes = [case["wakes"] for case in cases]
+        on.figure("seeing: another thread is woken more than 100 us late, median / most", [statistics.median(wakes),
+                                                                                          max(wakes)], "%")
     for bound in analysis.bounds(cases, [each[0] for each in at_rest.values()]):
         fatal = bound["name"] in ("requests missed", "wrong ends")
         on.bound({**bound, "name": f"seeing: {bound['name']}"}, fatal)

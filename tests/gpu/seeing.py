@@ -110,8 +110,10 @@ def analyse(recording, requests, since, until, linger):
         told = next((each for each in iterate(seen, first) if each.count or each.work in WORKS), None)
         last = request.end + SEEN_LATE + (REPORT_PAUSE if before == "consumed" else 0)
         if before not in WORKS and (told is None or told.at > last):
-            of["missed"] += 1
-            show("missed", request)
+            # A look that began before the request and ended after it may have seen it.
+            if first == 0 or seen[first - 1].taken <= request.begin or seen[first - 1].count == 0:
+                of["missed"] += 1
+                show("missed", request)
             continue
         ended = previous is None or (first > 0 and seen[first - 1].at >= previous.end - END_LATE)
         if before == "finished" and ended:
