@@ -38,6 +38,8 @@ constexpr duration longest_pause_of_searches = 8s;
 /// Channels not in use that a look reads all the same.
 constexpr std::size_t in_turn = 1;
 constexpr std::size_t in_turn_at_rest = 2;
+/// Every which look reads a channel whose work runs: an arrival changes little then.
+constexpr std::uint64_t looks_at_busy = 8;
 /// Every which look reads a page that has no channel's record.
 constexpr std::uint64_t looks_at_others = 16;
 /// The GPU's time is the system's, or was when the driver was loaded.
@@ -292,12 +294,16 @@ bool channel_words::unchanged(const words_reader& read) const {
   });
 }
 
-void channel_words::look(const words_reader& read, time_point now, std::size_t share) {
+// Records before what they are compared with: none is ahead then.
+void channel_words::look_at_records(const words_reader& read, std::size_t share) {
   ++look_;
-  channels_read_ = 0;
   search_on(read, share);
-  // Records before what they are compared with: none is ahead then.
   read_records(read);
+}
+
+void channel_words::look_at_channels(const words_reader& read, time_point now,
+                                     const std::function<bool(const channel&)>& is_busy) {
+  channels_read_ = 0;
   if (!searches() && rests(read, now)) {
     for (channel& each : channels_) {
       each.came = 0;
@@ -320,7 +326,7 @@ void channel_words::look(const words_reader& read, time_point now, std::size_t s
     each.came = 0;
     each.begun = false;
     const bool moved = each.record && records_[*each.record].moved != 0;
-    if (quiet && waits && !moved) continue;
+    if (!moved && ((quiet && waits) || (look_ % looks_at_busy != 0 && is_busy(each)))) continue;
     if (!all && !moved && now - each.moved > in_use) {
       if (others == 0) continue;
       --others;

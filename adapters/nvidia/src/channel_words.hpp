@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -22,7 +23,8 @@ namespace sluice::nvidia {
 /// whose is found by that.)
 ///
 /// Threading: one thread. Cost: a look reads each page of records, and the USERDs of channels that
-/// were in use in the last second; the others in turn. One that searches reads some more.
+/// were in use in the last second (of busy ones an eighth); the others in turn. One that searches
+/// reads some more.
 class channel_words {
  public:
   struct channel {
@@ -60,8 +62,13 @@ class channel_words {
 
   /// Searches what is new, and forgets what is gone.
   void set_mappings(const std::vector<device_mapping>& now);
+  /// The first half of a look.
   /// \param share of a search that this look makes, in the least ones that there are.
-  void look(const words_reader& read, time_point now, std::size_t share);
+  void look_at_records(const words_reader& read, std::size_t share);
+  /// The second half. Of channels that are busy it reads those of which something has begun, and
+  /// the others from time to time.
+  void look_at_channels(const words_reader& read, time_point now,
+                        const std::function<bool(const channel&)>& is_busy);
   /// Reads again whether the channels' records are as the last look saw them.
   [[nodiscard]] bool unchanged(const words_reader& read) const;
   /// Channels that the last look has read.

@@ -144,9 +144,13 @@ void work_view::look(const words_reader& read, time_point now) {
   ++look_;
   const std::size_t share = now - looked_ >= rare ? more_of_a_search : 1;
   looked_ = now;
-  channels_.look(read, now, share);
+  channels_.look_at_records(read, share);
   // After the records: what has begun shows there.
   follow_states(read, now, share);
+  channels_.look_at_channels(read, now, [this](const channel_words::channel& each) {
+    const context* const in = context_of(each);
+    return in != nullptr && in->states.known() && in->states.kernels_run();
+  });
   for (place& each : places_) each.came = each.waiting = 0;
   for (const auto& each : channels_.channels()) {
     place& where = place_of(each.gpu);

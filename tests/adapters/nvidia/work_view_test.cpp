@@ -106,6 +106,7 @@ class cuda_process {
         std::copy_n(words->begin() + static_cast<std::ptrdiff_t>((at - begin) / 4), into.size(),
                     into.begin());
         ++reads;
+        if (begin == node_at) ++channel_reads;
         words_read += into.size();
         return true;
       }
@@ -118,6 +119,7 @@ class cuda_process {
   }
 
   unsigned reads = 0;
+  unsigned channel_reads = 0;
   std::size_t words_read = 0;
 
  private:
@@ -236,6 +238,29 @@ TEST_F(WorkView, SeesTheEndInOneLookAtManyChannels) {
   process().end(3);
   look();
   EXPECT_EQ(work(), online_work::finished);
+}
+
+// Each read of a channel goes over PCIe.
+TEST_F(WorkView, ReadsFewChannelsWhileKernelsRun) {
+  begin();
+  for (unsigned channel = 0; channel < 8; ++channel) process().run(channel);
+  for (unsigned channel = 0; channel < 8; ++channel) learn(channel);
+  for (unsigned channel = 0; channel < 8; ++channel) {
+    process().run(channel);
+    looks(5);
+  }
+  process().submit(3);
+  process().begin(3);
+  looks(8);
+  ASSERT_EQ(work(), online_work::running) << view_.why_unsure();
+  process().channel_reads = 0;
+  looks(80);
+  const unsigned busy = process().channel_reads;
+  process().end(3);
+  looks(8);
+  process().channel_reads = 0;
+  looks(80);
+  EXPECT_LT(4 * busy, process().channel_reads);
 }
 
 // A search goes on from look to look: what begins meanwhile is seen in time.
@@ -474,8 +499,11 @@ TEST_F(WorkView, IsNeverFinishedWhileWorkRuns) {
         }
       }
     }
-    look();
-    for (const auto& each : view_.places()) came += each.came;
+    // Of a busy channel, what came shows a few looks later.
+    for (unsigned count = 0; count < 8; ++count) {
+      look();
+      for (const auto& each : view_.places()) came += each.came;
+    }
     EXPECT_EQ(came, submitted) << "seed " << seed;
     EXPECT_EQ(view_.why_unsure(), "") << "seed " << seed;
   }
