@@ -110,8 +110,8 @@ def analyse(recording, requests, since, until, linger):
         told = next((each for each in iterate(seen, first) if each.count or each.work in WORKS), None)
         last = request.end + SEEN_LATE + (REPORT_PAUSE if before == "consumed" else 0)
         if before not in WORKS and (told is None or told.at > last):
-            # A look that began before the request and ended after it may have seen it.
-            if first == 0 or seen[first - 1].taken <= request.begin or seen[first - 1].count == 0:
+            # A report that came during a turn of the daemon has the time of that turn's begin, and may be younger.
+            if first == 0 or seen[first - 1].count == 0 or seen[first - 1].at != seen[first - 1].taken:
                 of["missed"] += 1
                 show("missed", request)
             continue

@@ -109,6 +109,8 @@ time_point work_follower::look(time_point now) {
     if (each->due <= now) {
       found_.clear();
       lives = each->process->look(now, found_);
+      // What it saw may have come during it.
+      now = clock::now();
       if (!lives) {
         found_.clear();
         for (place& one : each->places) {
@@ -117,7 +119,6 @@ time_point work_follower::look(time_point now) {
         }
       }
       tell(*each, now);
-      now = clock::now();
       // From look to look, but with a pause where looks take long.
       each->due = std::max(each->due + every, now + least_pause);
     }
