@@ -42,6 +42,7 @@ constexpr char help[] =
     "       gpu_load mix --rate R [--device N]\n"
     "       gpu_load rest --page FILE [--device N]\n"
     "       gpu_load wakes --seconds T\n"
+    "       gpu_load checksum --page FILE --kernel-us T [--device N] [--damage 1]\n"
     "\n"
     "calibrate prints the iterations that each kind of kernel makes in a microsecond (--rate); run "
     "it\n"
@@ -66,8 +67,16 @@ constexpr char help[] =
     "the\n"
     "following ones to that scheduler, 'mark -' to none.\n"
     "rest makes a context, increments the generation in FILE, and then does nothing.\n"
-    "wakes uses no GPU: it sleeps for 50 us over and over, and prints how late the machine wakes it "
-    "(us).\n";
+    "wakes uses no GPU: it sleeps for 50 us over and over, and prints how late the machine wakes "
+    "it "
+    "(us).\n"
+    "checksum runs kernels without end that fill the shared memory and the registers, permute "
+    "what\n"
+    "is there, and compare it with what must have come of it. FILE: number of kernels, of blocks, "
+    "of\n"
+    "wrong words in registers and in shared memory, and the place of the first one. --damage "
+    "makes\n"
+    "each kernel change two words.\n";
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* form, ...) {
   va_list values;
@@ -231,6 +240,7 @@ struct options {
   int kernels = 1;
   int streams = 1;
   long memory_mib = 0;
+  bool damage = false;
 };
 
 double number(const char* option, const char* text, double least) {
@@ -277,6 +287,8 @@ options read_options(int argc, char** argv) {
       chosen.streams = static_cast<int>(number(argv[i], value, 1));
     else if (option == "--memory")
       chosen.memory_mib = static_cast<long>(number(argv[i], value, 0));
+    else if (option == "--damage")
+      chosen.damage = number(argv[i], value, 0) > 0;
     else
       fail("unknown option %s (see --help)", argv[i]);
   }
@@ -829,6 +841,157 @@ struct workplace {
   for (;;) pause();
 }
 
+// checksum: every block computes x = a x + c for each word, round after round, and moves the words.
+// What is in each place after n rounds is also known without the rounds.
+
+struct affine {
+  std::uint32_t a = 1;
+  std::uint32_t c = 0;
+  __device__ std::uint32_t operator()(std::uint32_t x) const { return a * x + c; }
+};
+__device__ affine after(affine first, affine then) {
+  return {then.a * first.a, then.a * first.c + then.c};
+}
+__device__ affine power(affine of, std::uint32_t n) {
+  affine made;
+  for (; n != 0; n >>= 1U, of = after(of, of))
+    if ((n & 1U) != 0) made = after(made, of);
+  return made;
+}
+__device__ std::uint32_t start_value(std::uint32_t seed, std::uint32_t index) {
+  std::uint32_t x = seed * 0x9e3779b9U + blockIdx.x * 0x85ebca6bU + index * 0xc2b2ae35U;
+  x = (x ^ x >> 16U) * 0x7feb352dU;
+  x = (x ^ x >> 15U) * 0x846ca68bU;
+  return x ^ x >> 16U;
+}
+
+struct checked {
+  unsigned long long kernels;
+  unsigned long long blocks;
+  unsigned long long wrong_registers;
+  unsigned long long wrong_shared;
+  unsigned long long
+      first;  ///< 1 << 63 | its block << 32 | its index; registers follow shared memory.
+};
+
+constexpr int check_threads = 512;
+constexpr std::uint32_t check_registers = 96;  // Of 128 that a thread can have.
+
+/// rounds: an even number.
+__global__ void __launch_bounds__(check_threads, 1)
+    permute(checked* of, std::uint32_t seed, std::uint32_t rounds, std::uint32_t words,
+            bool damage) {
+  extern __shared__ std::uint32_t scratch[];
+  constexpr affine step{1664525U, 1013904223U};
+  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t own = words + threadIdx.x * check_registers;
+  for (std::uint32_t i = threadIdx.x; i < words; i += blockDim.x) scratch[i] = start_value(seed, i);
+  std::uint32_t a[check_registers];
+#pragma unroll
+  for (std::uint32_t i = 0; i < check_registers; ++i) a[i] = start_value(seed, own + i);
+  __syncthreads();
+  for (std::uint32_t n = 0; n < rounds; ++n) {
+    // Words j and (n mod 2) - j change places: two rounds move each word by one.
+    const std::uint32_t sum = words + n % 2;
+    for (std::uint32_t j = threadIdx.x; j <= words / 2 + 1; j += blockDim.x) {
+      const std::uint32_t k = (sum - j) % words;
+      if (j > k) continue;
+      const std::uint32_t x = scratch[j];
+      const std::uint32_t y = scratch[k];
+      scratch[j] = step(y);
+      scratch[k] = step(x);
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < check_registers; ++i)
+      a[i] = __shfl_sync(~0U, step(a[i]), static_cast<int>((lane + 1) % 32));
+    if (damage && n == rounds / 2 && blockIdx.x == 0 && threadIdx.x == 40) {
+      a[7] ^= 1U << 20U;
+      scratch[threadIdx.x] ^= 1U;  // No other thread uses this word in this round.
+    }
+    __syncthreads();
+  }
+  const affine all = power(step, rounds);
+  unsigned long long wrong_registers = 0;
+  unsigned long long wrong_shared = 0;
+  const auto note = [&](std::uint32_t index) {
+    atomicCAS(&of->first, 0ULL,
+              1ULL << 63U | static_cast<unsigned long long>(blockIdx.x) << 32U | index);
+  };
+  const std::uint32_t from =
+      words + threadIdx.x / 32 * 32 * check_registers + (lane + rounds) % 32 * check_registers;
+#pragma unroll
+  for (std::uint32_t i = 0; i < check_registers; ++i)
+    if (a[i] != all(start_value(seed, from + i))) {
+      ++wrong_registers;
+      note(own + i);
+    }
+  for (std::uint32_t i = threadIdx.x; i < words; i += blockDim.x)
+    if (scratch[i] != all(start_value(seed, (i + words - rounds / 2 % words) % words))) {
+      ++wrong_shared;
+      note(i);
+    }
+  if (wrong_registers > 0) atomicAdd(&of->wrong_registers, wrong_registers);
+  if (wrong_shared > 0) atomicAdd(&of->wrong_shared, wrong_shared);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(&of->blocks, 1ULL);
+}
+
+__global__ void publish(checked* of, volatile std::uint64_t* page) {
+  page[1] = of->blocks;
+  page[2] = of->wrong_registers;
+  page[3] = of->wrong_shared;
+  page[4] = of->first;
+  __threadfence_system();
+  page[first_counter] = ++of->kernels;
+}
+
+[[noreturn]] void check_memory(const options& chosen) {
+  if (chosen.page.empty() || chosen.kernel_us <= 0)
+    fail("checksum: --page and --kernel-us are required");
+  volatile std::uint64_t* const page = map_page(chosen.page);
+  const int device = chosen.devices.front();
+  CHECK(cudaSetDevice(device));
+  CHECK(cudaHostRegister(const_cast<std::uint64_t*>(page), 4096, cudaHostRegisterMapped));
+  void* mapped = nullptr;
+  CHECK(cudaHostGetDevicePointer(&mapped, const_cast<std::uint64_t*>(page), 0));
+  checked* of = nullptr;
+  CHECK(cudaMalloc(&of, sizeof(checked)));
+  CHECK(cudaMemset(of, 0, sizeof(checked)));
+  const int shared = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  CHECK(cudaFuncSetAttribute(permute, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const int blocks = attribute(cudaDevAttrMultiProcessorCount, device);
+  std::uint32_t seed = 0;
+  const auto start = [&](std::uint32_t rounds) {
+    permute<<<blocks, check_threads, shared>>>(
+        of, ++seed, rounds, static_cast<std::uint32_t>(shared) / 4, chosen.damage);
+    CHECK(cudaGetLastError());
+    publish<<<1, 1>>>(of, static_cast<std::uint64_t*>(mapped));
+    CHECK(cudaGetLastError());
+  };
+  // Rounds that take T: from the slope, because the fill and the comparison take their time, too.
+  const auto length_us = [&](std::uint32_t rounds) {
+    const double begun = now_us();
+    start(rounds);
+    CHECK(cudaDeviceSynchronize());
+    return now_us() - begun;
+  };
+  length_us(2);
+  constexpr std::uint32_t few = 200;
+  constexpr std::uint32_t many = 1200;
+  const double round_us = (length_us(many) - length_us(few)) / (many - few);
+  const double wanted = chosen.kernel_us / std::max(round_us, 0.1) / 2;
+  const auto rounds = 2 * static_cast<std::uint32_t>(std::min(std::max(wanted, 1.0), 1e6));
+  std::array<cudaEvent_t, 4> ends{};
+  for (cudaEvent_t& each : ends)
+    CHECK(cudaEventCreateWithFlags(&each, cudaEventDisableTiming | cudaEventBlockingSync));
+  for (std::uint64_t n = 0;; ++n) {
+    cudaEvent_t const end = ends[n % ends.size()];
+    if (n >= ends.size()) CHECK(cudaEventSynchronize(end));
+    start(rounds);
+    CHECK(cudaEventRecord(end, nullptr));
+  }
+}
+
 }  // namespace
 
 int wakes(const options& chosen) {
@@ -857,8 +1020,8 @@ int main(int argc, char** argv) {
     std::fputs(help, stdout);
     return 0;
   }
-  const std::array<std::string, 7> known{"calibrate", "offline", "online", "serve",
-                                         "mix",       "rest",    "wakes"};
+  const std::array<std::string, 8> known{"calibrate", "offline", "online",   "serve",
+                                         "mix",       "rest",    "checksum", "wakes"};
   if (std::find(known.begin(), known.end(), what) == known.end()) {
     std::fputs(help, stderr);
     return 2;
@@ -867,6 +1030,7 @@ int main(int argc, char** argv) {
   if (what == "serve") serve(chosen);
   if (what == "mix") mix(chosen);
   if (what == "rest") rest(chosen);
+  if (what == "checksum") check_memory(chosen);
   if (what == "calibrate") return calibrate(chosen);
   if (what == "wakes") return wakes(chosen);
   return what == "offline" ? offline(chosen) : online(chosen);

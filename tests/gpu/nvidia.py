@@ -32,9 +32,14 @@ import tempfile
 import threading
 import time
 
-import report as reporting
-import seeing as analysis
-import serving as beside
+sys.modules.setdefault("nvidia", sys.modules[__name__])  # Modules with parts import this one.
+
+import llm  # noqa: E402
+import lossless  # noqa: E402
+import report as reporting  # noqa: E402
+import seeing as analysis  # noqa: E402
+import serving as beside  # noqa: E402
+import torch_server  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 # How long parts of a test may take that have no documented bound. Long, so that a busy machine fails no test.
@@ -405,9 +410,9 @@ class Server:
                                         env={**context.environment, "SLUICE_TEST_ROLE": "online"})
         self.pid = self.process.pid
         context.servers.append(self)
-        measured = self.answer(4 * PATIENCE)
-        self.alone_us = measured["alone_us"]
-        self.gpu_us = measured.get("gpu_us", self.alone_us)
+        self.described = self.answer(4 * PATIENCE)
+        self.alone_us = self.described["alone_us"]
+        self.gpu_us = self.described.get("gpu_us", self.alone_us)
 
     def answer(self, limit=PATIENCE):
         if not select.select([self.process.stdout], [], [], limit)[0]:
@@ -455,6 +460,7 @@ class Context:
         self.sluice = str(pathlib.Path(chosen.bin) / "sluice")
         self.library = chosen.library
         self.load = chosen.load
+        self.trace = chosen.trace
         self.out = pathlib.Path(chosen.out)
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="sluice-gpu."))
         self.environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -495,6 +501,14 @@ class Context:
                                   capture_output=True, check=False, timeout=limit, errors="replace")
         except subprocess.TimeoutExpired as error:
             raise Failure(f"'sluice {command[0]}' did not end within {limit} s") from error
+
+    def add_package(self):
+        """Lets programs import the Python package of this tree, with the library under test."""
+        package = str(HERE.parent.parent / "adapters/client/python")
+        before = self.environment.get("PYTHONPATH", "")
+        if package not in before.split(os.pathsep):
+            self.environment["PYTHONPATH"] = package + (os.pathsep + before if before else "")
+        self.environment["SLUICE_CLIENT_LIBRARY"] = str(pathlib.Path(self.library).resolve())
 
     def takes_driver(self, command):
         return "--driver" in self.run(command, "--help").stdout
@@ -588,6 +602,12 @@ class Context:
             self.problem(text)
         else:
             self.note(f"MISSED: {text}")
+
+    def require(self, name, value, limit=0, least=False):
+        """Records a bound of the part, which fails if it is missed."""
+        kept = value >= limit if least else value <= limit
+        self.bound({"name": f"{self.part}: {name}", "unit": "", "limit": limit, "value": value, "kept": kept,
+                    **({"least": True} if least else {})}, fatal=True)
 
     def figure(self, name, values, unit):
         values = [round(each, 3 if abs(each) < 100 else 1) for each in values]
@@ -1273,10 +1293,12 @@ def accept(on):
 PARTS = {each.__name__.replace("_", "-"): each for each in (
     doctor, queues, hold, table, faults, several, seeing,
     serving, serving_eager, serving_long, serving_short,
+    lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server,
     accept)}
 
 
-NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long"}
+NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long", "lossless", "llm",
+                "torch-server"}
 
 
 class OutOfTime(BaseException):
@@ -1395,6 +1417,7 @@ def main():
     running.add_argument("--out", default="nvidia-results", help="folder of the results")
     running.add_argument("--revision", default="unknown", help="revision of sluice")
     running.add_argument("--driver", default="nvidia", help="driver of sluice")
+    running.add_argument("--trace", help="requests in the Azure LLM trace format, for the part llm")
     running.add_argument("--quick", action="store_true")
     running.add_argument("parts", nargs="*")
     listing = commands.add_parser("parts")

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# usage: tests/gpu/nvidia.sh [--bundle DIR] [--quick] [PART...]
+# usage: tests/gpu/nvidia.sh [--bundle DIR] [--trace FILE] [--quick] [PART...]
 #        tests/gpu/nvidia.sh report [--html PATH] FILE...
 # Test sluice on this machine's NVIDIA GPUs. The GPUs must be unused. Run it as
 # root. Without PART, run all parts.
 #   --bundle DIR  Use an unpacked portable archive (bin, lib, include).
 #                 Default: the release build, or SLUICE_BIN
+#   --trace FILE  Requests for the part llm, in the Azure LLM trace format.
+#                 Default: the part is skipped
 #   --quick       Run each part for at most 2 minutes instead of 8
 # The script writes a JSON file and logs to $OUT, or else to ./nvidia-results.
 # SLUICE_CUDA_ARCH is nvcc's -arch (default: native).
@@ -31,17 +33,24 @@ fi
 bin=${SLUICE_BIN:-$top/build/release/bin}
 bundle=
 quick=()
+trace=()
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help)
-      sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       echo "PART:" $(python3 -B "$here/nvidia.py" parts) | fold -sw 78
       exit 0
       ;;
     --bundle)
       [ $# -gt 1 ] || unable "--bundle: the folder is missing"
       bundle=$(cd "$2" 2>/dev/null && pwd) || unable "--bundle: cannot open the folder $2"
+      shift
+      ;;
+    --trace)
+      [ $# -gt 1 ] || unable "--trace: the file is missing"
+      [ -r "$2" ] || unable "--trace: cannot read $2"
+      trace=(--trace "$2")
       shift
       ;;
     --quick) quick=(--quick) ;;
@@ -86,4 +95,4 @@ load=$build/gpu_load
   unable "nvcc cannot compile gpu_load.cu; for another GPU than this machine's, set SLUICE_CUDA_ARCH, such as sm_90"
 }
 exec python3 -B "$here/nvidia.py" run --bin "$bin" --library "$library" --load "$load" --out "$out" \
-  --revision "${revision:-unknown}" ${quick[@]+"${quick[@]}"} ${parts[@]+"${parts[@]}"}
+  --revision "${revision:-unknown}" ${trace[@]+"${trace[@]}"} ${quick[@]+"${quick[@]}"} ${parts[@]+"${parts[@]}"}

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -266,7 +267,7 @@ def check_measurement(folder):
     serving.WARM_UP = serving.WARM_UP_UNMARKED = serving.OFFLINE_ALONE = 0.1
     serving.ROUNDS = 2
     with contextlib.redirect_stdout(io.StringIO()):
-        on = nvidia.Context(argparse.Namespace(quick=False, driver="none", bin="/", library="/no/library", load="/",
+        on = nvidia.Context(argparse.Namespace(quick=False, trace=None, driver="none", bin="/", library="/no/library", load="/",
                                                out=folder / "out"))
         on.out.mkdir()
         on.environment["PYTHONPATH"] = str(folder)
@@ -314,7 +315,8 @@ check(shown.returncode == 0 and shown.stdout.startswith("usage: ") and not shown
 check(shown.stdout.split("PART: ")[1].split() == list(nvidia.PARTS), f"parts: {shown}")
 check(len(shown.stdout.splitlines()) <= 24 and max(map(len, shown.stdout.splitlines())) <= 80, "size of --help")
 check(nvidia.NEED_PYTORCH < set(nvidia.PARTS), "parts that need PyTorch")
-for wrong in (["--no-option"], ["no-part"], ["--bundle"], ["--bundle", "/nonexistent"]):
+for wrong in (["--no-option"], ["no-part"], ["--bundle"], ["--bundle", "/nonexistent"], ["--trace"],
+              ["--trace", "/nonexistent"]):
     refused = run(HERE / "nvidia.sh", *wrong)
     check(refused.returncode == 2 and refused.stderr.startswith("nvidia.sh: ") and refused.stderr.count("\n") == 1,
           f"{wrong}: {refused}")
