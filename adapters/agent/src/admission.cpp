@@ -35,16 +35,26 @@ bool admission::is_online(pid_t pid, std::uint64_t start_time) const {
   return rules_->role_of({pid, start_time}, why) == role::online;
 }
 
+void admission::say_refused(const char* what, pid_t pid, const char* because, std::string why) {
+  const auto count = refused_.fetch_add(1) + 1;
+  if (!why.empty()) why.insert(0, ": ");
+  say(note_kind::message, std::string("refused to ") + what + " process " + std::to_string(pid) +
+                              ": it is " + because + " according to the agent's own rules in " +
+                              path_ + why + " (" + std::to_string(count) + " refused so far)");
+}
+
 bool admission::admits(pid_t pid, std::uint64_t start_time) {
   std::string why;
   const role what = rules_->role_of({pid, start_time}, why);
   if (what == role::offline) return true;
-  const auto count = refused_.fetch_add(1) + 1;
-  if (!why.empty()) why.insert(0, ": ");
-  say(note_kind::message, "refused to attach to process " + std::to_string(pid) + ": it is " +
-                              (what == role::online ? "online" : "not offline") +
-                              " according to the agent's own rules in " + path_ + why + " (" +
-                              std::to_string(count) + " refused so far)");
+  say_refused("attach to", pid, what == role::online ? "online" : "not offline", std::move(why));
+  return false;
+}
+
+bool admission::lets_follow(pid_t pid, std::uint64_t start_time) {
+  std::string why;
+  if (rules_->role_of({pid, start_time}, why) == role::online) return true;
+  say_refused("look at the work of", pid, "not online", std::move(why));
   return false;
 }
 

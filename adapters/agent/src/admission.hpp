@@ -25,6 +25,8 @@ class admission {
 
   /// Any thread.
   bool admits(pid_t pid, std::uint64_t start_time);
+  /// Any thread.
+  bool lets_follow(pid_t pid, std::uint64_t start_time);
   /// Any thread. Without a word about a process that is not.
   bool is_offline(pid_t pid, std::uint64_t start_time) const;
   /// Any thread. Not the opposite of is_offline(): the rules may match no process.
@@ -33,6 +35,8 @@ class admission {
  private:
   admission(std::string path, std::unique_ptr<roles::target_rules> rules)
       : path_(std::move(path)), rules_(std::move(rules)) {}
+
+  void say_refused(const char* what, pid_t pid, const char* because, std::string why);
 
   const std::string path_;
   const std::unique_ptr<roles::target_rules> rules_;

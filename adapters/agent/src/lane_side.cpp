@@ -349,6 +349,7 @@ class lane_side final : public acting_side {
     follower_.pace(std::max(every, least_interval));
     if (asked != followed_.end()) return {};
     if (followed_.size() >= most_followed) return errc::full;
+    if (host_.may_follow && !host_.may_follow(pid, start_time)) return errc::not_managed;
     auto made = options_.follow(pid, start_time);
     if (!made) return made.error();
     followed_.push_back(who);

@@ -367,6 +367,10 @@ class starting {
       host.admits = [this](pid_t pid, std::uint64_t since) {
         return !is_left(pid) && (!admitted_ || admitted_->admits(pid, since));
       };
+    if (admitted_)
+      host.may_follow = [this](pid_t pid, std::uint64_t since) {
+        return admitted_->lets_follow(pid, since);
+      };
     host.is_offline = [this](pid_t pid, std::uint64_t since) {
       return admitted_ ? admitted_->is_offline(pid, since) : roles_.is_offline(pid, since);
     };

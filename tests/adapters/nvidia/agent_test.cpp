@@ -14,6 +14,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -549,6 +550,26 @@ TEST_F(NvidiaFollow, GoesOnAfterAnExecOfWhatItFollowed) {
   follow(next);
   loop_->observations.clear();
   EXPECT_TRUE(learn(next)) << said();
+}
+
+// A host with fewer rights than its agent learns nothing of processes that are not online.
+TEST_F(NvidiaFollow, LooksOnlyAtWhatTheAgentsOwnRulesTakeForOnline) {
+  gpu_program other{device_};
+  other.ask("open");
+  const std::string rules = device_.root() + "/sluice.toml";
+  std::ofstream{rules} << "[roles]\npids = [{pid = " << program_.pid() << ", role = \"online\"}]\n";
+  agent::agent_options with = options();
+  with.roles = rules;
+  loop_.emplace(agent::make_agent_backend(std::move(with)));
+  ASSERT_TRUE(loop_->start()) << said();
+  follow(other);
+  follow(program_);
+  ASSERT_TRUE(loop_->until([&] { return said().find("refused") != std::string::npos; }, patience));
+  EXPECT_THAT(said(), HasSubstr("refused to look at the work of process " +
+                                std::to_string(other.pid()) + ": it is not online"));
+  other.ask("run");
+  ASSERT_TRUE(learn(program_)) << said();
+  for (const observation& each : loop_->observations) EXPECT_EQ(each.pid, program_.pid());
 }
 
 TEST_F(NvidiaFollow, LeavesAProcessAloneThatMarksItsRequests) {

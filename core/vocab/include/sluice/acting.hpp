@@ -179,7 +179,8 @@ class acting_side {
   /// A driver looks on a thread of its own, so that no look delays a lane or a call of this class.
   /// It bounds how often it looks. What next() has not taken yet, a newer look replaces; packets
   /// are added up.
-  /// \return errc::full for more than most_followed processes, errc::not_supported, or the system's
+  /// \return errc::full for more than most_followed processes, errc::not_managed where the agent's
+  ///         own rules do not take the process for online, errc::not_supported, or the system's
   ///         error. No report follows an error.
   [[nodiscard]] virtual result<void> follow(pid_t pid, std::uint64_t start_time, duration every) {
     (void)pid;

@@ -40,6 +40,9 @@ struct acting_host {
   /// where a driver takes a process for offline of which is_offline() is false. As for
   /// is_offline(), ask before each suspend. Empty: of no process is it known.
   std::function<bool(pid_t pid, std::uint64_t start_time)> is_online{};
+  /// Whether the work of a process may be looked at, for acting_side::follow(): the agent's own
+  /// rules must take it for online. Any thread; blocks on file reads. Empty: any may.
+  std::function<bool(pid_t pid, std::uint64_t start_time)> may_follow{};
   /// Where what outlives the agent is written down. Null where acting_driver::outlives_agent() is
   /// false.
   hold_book* holds = nullptr;
