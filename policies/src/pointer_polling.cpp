@@ -85,8 +85,8 @@ class pointer_polling final : public policy {
       return;
     noted_ = true;
     out.note(
-        "this driver does not show the work of programs without a client: offline work is held "
-        "only for work that clients announce",
+        "the work of programs without a client cannot be seen: offline work is held only for work "
+        "that clients announce; with some drivers only an agent sees it, and mode observe has none",
         {});
   }
 

@@ -311,5 +311,22 @@ TEST(SeenRequestsWithSlo, HaveLatencies) {
   EXPECT_EQ(stats.span_length[static_cast<std::size_t>(span_kind::request)].count(), 40U);
 }
 
+// As in mode observe with a driver whose agent looks.
+TEST(SeenRequestsAreNone, WhereNoWorkShowsWhichIsLoggedOnce) {
+  for (const bool shows : {false, true}) {
+    ::testing::internal::CaptureStderr();
+    core_bench bench{seeing(), make_policy([](const snapshot&, decision_sink&) {})};
+    if (shows) bench.show_work(gpu_a);
+    bench.create(training, role::offline, gpu_a, {0});
+    bench.settle();
+    bench.run_for(10s);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    const std::string words = "see_unmarked has no effect";
+    const auto first = log.find(words);
+    EXPECT_EQ(first == std::string::npos, shows) << log;
+    EXPECT_EQ(log.rfind(words), first) << log;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::tests::seen_requests_test

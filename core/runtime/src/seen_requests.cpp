@@ -1,5 +1,7 @@
 #include "seen_requests.hpp"
 
+#include "log.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -193,7 +195,26 @@ void seen_requests::observe(const observation& seen) {
   next_ = std::min(next_, end_of(which));
 }
 
+/// Once, and not before something offline there can be suspended: then it is known.
+void seen_requests::warn_of_blindness() {
+  if (warned_ || !config_.see_unmarked) return;
+  for (const gpu_view& each : std::as_const(table_).gpus()) {
+    if (each.can_see_work ||
+        std::none_of(each.offline.begin(), each.offline.end(), [this](group_id id) {
+          const group_view* const group = std::as_const(table_).find(id);
+          return group != nullptr && group->manageable;
+        }))
+      continue;
+    warned_ = true;
+    log_line(log_level::warning, log_part::scheduler, {},
+             "see_unmarked has no effect: the work of programs without a client cannot be seen; "
+             "with some drivers only an agent sees it, and mode observe has none");
+    return;
+  }
+}
+
 void seen_requests::work(time_point now) {
+  warn_of_blindness();
   next_ = never;
   std::erase_if(processes_, [&](process_seen& each) {
     const process* const row = table_.find(each.pid, each.start_time);

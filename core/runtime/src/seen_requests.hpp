@@ -89,6 +89,7 @@ class seen_requests {
     linger gaps;
   };
   static bool works(const process_seen& which) noexcept;
+  void warn_of_blindness();
   void begin(process_seen& which, time_point at);
   void end(process_seen& which);
   void withdraw(process_seen& which) noexcept;
@@ -103,6 +104,7 @@ class seen_requests {
   std::vector<process_seen> processes_;
   std::vector<pid_t> marked_;  ///< One for each client.
   time_point last_work_{};     ///< When any of them last had work.
+  bool warned_ = false;
   time_point next_ = never;
 };
 
