@@ -82,13 +82,13 @@ void work_view::follow_states(const words_reader& read, time_point now, std::siz
   }
   for (context& each : contexts_) {
     // Only what has begun changes them, at that look or the next one, and the end of what runs.
-    const bool idle = each.begun_at + 2 < look_ && !each.states.kernels_run();
+    const bool idle = !each.unreadable && each.begun_at + 2 < look_ && !each.states.kernels_run();
     if (idle && !each.states.searches() && look_ % looks_at_idle != 0) {
       each.states.skip();
       continue;
     }
     for (const std::uint64_t page : channels_.record_pages()) each.states.leave_out(page);
-    (void)each.states.look(read, share);
+    each.unreadable = !each.states.look(read, share);
     if (each.states.moved()) each.moved_at = look_;
   }
 }
@@ -128,7 +128,7 @@ online_work work_view::work_on(gpu_id gpu, std::uint32_t waiting) {
     }
     any = true;
     runs = runs || in->states.kernels_run();
-    sure = sure && in->states.known() && !behaviour_of(each).unexplained;
+    sure = sure && !in->unreadable && in->states.known() && !behaviour_of(each).unexplained;
   }
   if (runs) return online_work::running;
   return any && sure && !channels_.broken() ? online_work::finished : online_work::consumed;

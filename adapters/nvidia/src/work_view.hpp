@@ -50,6 +50,7 @@ class work_view {
   struct context {
     kernel_states states;
     std::uint64_t moved_at = 0;  ///< The look at which its states last moved.
+    bool unreadable = false;     ///< At the last look.
     std::uint64_t begun = 0;     ///< Submissions that its records have counted...
     std::uint64_t begun_at = 0;  ///< ...the last one at this look.
     time_point searched{};

@@ -103,6 +103,7 @@ class cuda_process {
     return [this](std::uint64_t at, std::span<std::uint32_t> into) {
       for (auto& [begin, words] : {std::pair{node_at, &node_}, {control_at, &control_}}) {
         if (at < begin || at + into.size_bytes() > begin + mapping_bytes) continue;
+        if (unreadable && begin == control_at) return false;
         std::copy_n(words->begin() + static_cast<std::ptrdiff_t>((at - begin) / 4), into.size(),
                     into.begin());
         ++reads;
@@ -118,6 +119,7 @@ class cuda_process {
             {control_at, control_at + mapping_bytes, gpu_id::none}};
   }
 
+  bool unreadable = false;  ///< The words that the GPU writes.
   unsigned reads = 0;
   unsigned channel_reads = 0;
   std::size_t words_read = 0;
@@ -237,6 +239,28 @@ TEST_F(WorkView, SeesTheEndInOneLookAtManyChannels) {
   ASSERT_EQ(work(), online_work::running) << view_.why_unsure();
   process().end(3);
   look();
+  EXPECT_EQ(work(), online_work::finished);
+}
+
+// A mapping may vanish while it is read.
+TEST_F(WorkView, IsNotFinishedWhereItsWordsCannotBeRead) {
+  begin();
+  process().run(0);
+  learn(0);
+  process().submit(0);
+  process().begin(0);
+  looks(5);
+  ASSERT_EQ(work(), online_work::running) << view_.why_unsure();
+  process().unreadable = true;
+  for (unsigned i = 0; i < 50; ++i) {
+    look();
+    ASSERT_NE(work(), online_work::finished) << i;
+  }
+  process().unreadable = false;
+  looks(5);
+  EXPECT_EQ(work(), online_work::running);
+  process().end(0);
+  looks(300);  // It searches whether it has missed something.
   EXPECT_EQ(work(), online_work::finished);
 }
 
