@@ -352,8 +352,9 @@ class lane_side final : public acting_side {
     if (host_.may_follow && !host_.may_follow(pid, start_time)) return errc::not_managed;
     auto made = options_.follow(pid, start_time);
     if (!made) return made.error();
+    if (const auto begun = follower_.follow(who, std::move(*made)); !begun) return begun;
     followed_.push_back(who);
-    return follower_.follow(who, std::move(*made));
+    return {};
   }
 
   time_point check(time_point now) override {
