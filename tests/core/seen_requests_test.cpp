@@ -311,6 +311,14 @@ TEST(SeenRequestsWithSlo, HaveLatencies) {
   EXPECT_EQ(stats.span_length[static_cast<std::size_t>(span_kind::request)].count(), 40U);
 }
 
+// Symptom: offline work was held up to max_suspend again and again.
+TEST_F(SeenRequests, EndWhenTheirQueuesAreDestroyed) {
+  see(online_work::running, 1);
+  EXPECT_EQ(in_flight(), 1U);
+  bench.see_kind(observation_kind::queue_gone, serving, q(0));
+  EXPECT_TRUE(comes_to(0, 1s));
+}
+
 // As in mode observe with a driver whose agent looks.
 TEST(SeenRequestsAreNone, WhereNoWorkShowsWhichIsLoggedOnce) {
   for (const bool shows : {false, true}) {

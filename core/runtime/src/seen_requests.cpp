@@ -70,9 +70,12 @@ bool seen_requests::is_marked(pid_t pid) const noexcept {
   return std::find(marked_.begin(), marked_.end(), pid) != marked_.end();
 }
 
-bool seen_requests::works(const process_seen& which) noexcept {
-  return std::any_of(which.places.begin(), which.places.end(),
-                     [](const place& each) { return is_under_way(each.work); });
+bool seen_requests::works(const process_seen& which, const process& row) noexcept {
+  return std::any_of(which.places.begin(), which.places.end(), [&](const place& each) {
+    return is_under_way(each.work) &&
+           std::any_of(row.queues.begin(), row.queues.end(),
+                       [&](const queue* of) { return of->on->id == each.gpu; });
+  });
 }
 
 void seen_requests::client_came(pid_t pid) {
@@ -175,7 +178,7 @@ void seen_requests::observe(const observation& seen) {
   which.seen_at = seen.at;
   const process* const row = table_.find(seen.pid, seen.start_time);
   if (row == nullptr || row->what != role::online) return;
-  const bool under_way = works(which);
+  const bool under_way = works(which, *row);
   if (under_way || seen.count != 0) {
     last_work_ = seen.at;
     if (which.open && table_.find_gpu(seen.gpu) != nullptr &&
@@ -222,7 +225,12 @@ void seen_requests::work(time_point now) {
       withdraw(each);
       return row != nullptr || each.seen_at + patience_for_unknown < now;
     }
-    if (!each.open && works(each)) begin(each, each.seen_at);
+    if (!each.open && works(each, *row)) begin(each, each.seen_at);
+    // Its queues are gone, and with them what reported their work.
+    if (each.open && !each.quiet && !works(each, *row)) {
+      each.quiet = true;
+      each.quiet_since = now;
+    }
     if (!each.open || !each.quiet) return false;
     const time_point until = end_of(each);
     if (until > now)

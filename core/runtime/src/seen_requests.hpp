@@ -88,7 +88,8 @@ class seen_requests {
     time_point ended{};  ///< When the last request did.
     linger gaps;
   };
-  static bool works(const process_seen& which) noexcept;
+  /// Whether something of it is under way where it has queues.
+  static bool works(const process_seen& which, const process& row) noexcept;
   void warn_of_blindness();
   void begin(process_seen& which, time_point at);
   void end(process_seen& which);
