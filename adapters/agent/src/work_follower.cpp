@@ -23,6 +23,8 @@ using namespace std::chrono_literals;
 constexpr duration least_pause = 20us;
 /// Submissions to a GPU that has work anyway are told no more often than this.
 constexpr duration least_report = 1ms;
+/// A process without work for this long rests.
+constexpr duration rests_after = 1s;
 
 bool is_work(online_work state) {
   return state != online_work::finished && state != online_work::unknown;
@@ -73,7 +75,8 @@ void work_follower::take_orders(time_point now) {
   for (order& each : orders) {
     std::erase_if(all_, [&](const followed& one) { return one.who == each.who; });
     if (each.process)
-      all_.push_back({.who = each.who, .process = std::move(each.process), .due = now});
+      all_.push_back(
+          {.who = each.who, .process = std::move(each.process), .due = now, .last_work = now});
   }
 }
 
@@ -105,31 +108,36 @@ time_point work_follower::look(time_point now) {
     if (all)
       for (place& one : each->places) one.ever_told = false;
     if (other_pace) each->due = now;
-    bool lives = true;
     if (each->due <= now) {
       found_.clear();
-      lives = each->process->look(now, found_);
+      if (!each->ended && !each->process->look(now, found_)) {
+        found_.clear();
+        each->ended = true;
+        for (place& one : each->places) one.ever_told = false;
+      }
       // What it saw may have come during it.
       now = clock::now();
-      if (!lives) {
-        found_.clear();
-        for (place& one : each->places) {
-          found_.push_back({.gpu = one.gpu});
-          one.ever_told = false;
-        }
-      }
+      add_missing(*each);
       tell(*each, now);
+      const bool rests = now - each->last_work > rests_after;
       // From look to look, but with a pause where looks take long.
-      each->due = std::max(each->due + every, now + least_pause);
-    }
-    if (!lives) {
-      each = all_.erase(each);
-      continue;
+      each->due =
+          std::max(each->due + (rests ? std::max(every, how_.rest) : every), now + least_pause);
+      if (each->ended && std::ranges::all_of(each->places, &place::ever_told)) {
+        each = all_.erase(each);
+        continue;
+      }
     }
     next = std::min(next, each->due);
     ++each;
   }
   return next;
+}
+
+void work_follower::add_missing(const followed& of) {
+  for (const place& each : of.places)
+    if (std::ranges::find(found_, each.gpu, &followed_process::work::gpu) == found_.end())
+      found_.push_back({.gpu = each.gpu});
 }
 
 void work_follower::tell(followed& of, time_point now) {
@@ -138,9 +146,10 @@ void work_follower::tell(followed& of, time_point now) {
     auto known = std::ranges::find(of.places, seen.gpu, &place::gpu);
     if (known == of.places.end()) known = of.places.insert(known, place{.gpu = seen.gpu});
     known->untold += seen.came;
+    if (is_work(seen.state) || seen.came != 0) of.last_work = now;
     if (known->ever_told) {
       const bool same = seen.state == known->told;
-      if (same && known->untold == 0) continue;
+      if (same && known->untold == 0 && seen.waiting == known->told_waiting) continue;
       if (now - known->told_at < (same && is_work(seen.state) ? least_report : how_.apart))
         continue;
     }
@@ -155,7 +164,7 @@ void work_follower::tell(followed& of, time_point now) {
         std::min<std::uint64_t>(known->untold, std::numeric_limits<std::int32_t>::max()));
     made.at = now;
     if (!how_.report(made)) continue;
-    *known = {seen.gpu, seen.state, now, 0, true};
+    *known = {seen.gpu, seen.state, seen.waiting, now, 0, true};
     told = true;
   }
   if (told && how_.reported) how_.reported();

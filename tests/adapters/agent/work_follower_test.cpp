@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,15 +30,22 @@ struct scripted {
   std::uint32_t came = 0;
   int looks = 0;
   bool ended = false;
+  bool uses_gpu = true;
+  int left = 0;  ///< How often it was no longer followed.
 };
 
 class scripted_process final : public followed_process {
  public:
   explicit scripted_process(scripted& by) : by_(by) {}
+  ~scripted_process() override {
+    const std::scoped_lock held{by_.mutex};
+    ++by_.left;
+  }
   bool look(time_point, std::vector<work>& found) override {
     const std::scoped_lock held{by_.mutex};
     ++by_.looks;
     if (by_.ended) return false;
+    if (!by_.uses_gpu) return true;
     found.push_back({.gpu = gpu, .state = by_.state, .came = std::exchange(by_.came, 0)});
     return true;
   }
@@ -48,14 +56,17 @@ class scripted_process final : public followed_process {
 
 class WorkFollower : public ::testing::Test {
  protected:
-  void make(duration apart = {}) {
-    follower_ = std::make_unique<work_follower>(work_follower_options{
-        .thread = "test-follow", .apart = apart, .report = [this](const observation& seen) {
-          const std::scoped_lock held{mutex_};
-          if (refuses_) return ++refused_, false;
-          heard_.push_back(seen);
-          return true;
-        }});
+  void make(duration apart = {}, duration rest = {}) {
+    follower_ = std::make_unique<work_follower>(
+        work_follower_options{.thread = "test-follow",
+                              .apart = apart,
+                              .rest = rest,
+                              .report = [this](const observation& seen) {
+                                const std::scoped_lock held{mutex_};
+                                if (refuses_) return ++refused_, false;
+                                heard_.push_back(seen);
+                                return true;
+                              }});
   }
   void follow(const process_identity& who, scripted& by) {
     ASSERT_TRUE(follower_->follow(who, std::make_unique<scripted_process>(by)));
@@ -64,6 +75,10 @@ class WorkFollower : public ::testing::Test {
     const std::scoped_lock held{of.mutex};
     of.state = state;
     of.came += came;
+  }
+  static int left(scripted& of) {
+    const std::scoped_lock held{of.mutex};
+    return of.left;
   }
   static int looks(scripted& of) {
     const std::scoped_lock held{of.mutex};
@@ -160,10 +175,7 @@ TEST_F(WorkFollower, LooksOnlyAtAPaceAndLeavesAllWithoutOne) {
   follow(second, other_);
   ASSERT_TRUE(looked(other_));
   follower_->pace(0us);
-  EXPECT_TRUE(eventually(patience, [&] {
-    const int before = looks(other_);
-    return !eventually(20ms, [&] { return looks(other_) != before; });
-  }));
+  EXPECT_TRUE(eventually(patience, [&] { return left(one_) == 1 && left(other_) == 1; }));
   follower_->pace(100us);
   follow(first, one_);
   ASSERT_TRUE(looked(one_));
@@ -201,6 +213,62 @@ TEST_F(WorkFollower, ReportsTheWorkOfAnEndedProcessAsUnknown) {
   follow(second, other_);
   ASSERT_TRUE(looked(other_, 20));
   EXPECT_EQ(heard().size(), 3U);
+}
+
+TEST_F(WorkFollower, RepeatsTheReportOfAnEndedProcess) {
+  make();
+  follower_->pace(100us);
+  set(one_, online_work::running);
+  follow(first, one_);
+  ASSERT_TRUE(hears(1));
+  refuse(true);
+  {
+    const std::scoped_lock held{one_.mutex};
+    one_.ended = true;
+  }
+  ASSERT_TRUE(eventually(patience, [&] { return refused() > 3; }));
+  EXPECT_EQ(left(one_), 0);
+  refuse(false);
+  ASSERT_TRUE(hears(2));
+  EXPECT_EQ(heard()[1].work, online_work::unknown);
+  EXPECT_TRUE(eventually(patience, [&] { return left(one_) == 1; }));
+}
+
+// As after an exec.
+TEST_F(WorkFollower, ReportsTheWorkOfAGpuThatIsNoLongerUsedAsUnknown) {
+  make();
+  follower_->pace(100us);
+  set(one_, online_work::running);
+  follow(first, one_);
+  ASSERT_TRUE(hears(1));
+  const auto use = [&](bool so) {
+    const std::scoped_lock held{one_.mutex};
+    one_.uses_gpu = so;
+  };
+  use(false);
+  ASSERT_TRUE(hears(2));
+  EXPECT_EQ(heard()[1].work, online_work::unknown);
+  ASSERT_TRUE(looked(one_, 20));
+  EXPECT_EQ(heard().size(), 2U);
+  use(true);
+  ASSERT_TRUE(hears(3));
+  EXPECT_EQ(heard()[2].work, online_work::running);
+}
+
+TEST_F(WorkFollower, LooksLessOftenAtWhatHadNoWorkForLong) {
+  make({}, 2ms);
+  follower_->pace(100us);
+  follow(first, one_);
+  set(other_, online_work::running);
+  follow(second, other_);
+  EXPECT_TRUE(eventually(patience, [&] {
+    const int rests = looks(one_);
+    const int works = looks(other_);
+    std::this_thread::sleep_for(50ms);
+    return looks(other_) - works > 5 * (looks(one_) - rests);
+  }));
+  set(one_, online_work::running, 1);
+  EXPECT_TRUE(hears(3));
 }
 
 TEST_F(WorkFollower, BeginsAnewWithAnotherObjectForTheSameProcess) {

@@ -29,6 +29,9 @@ struct work_follower_options {
   /// of the state at once. Either way, it reports submissions to a GPU that has work anyway at most
   /// once in a millisecond.
   duration apart{};
+  /// Least time between two looks at a process that had no work for a second, for looks that others
+  /// wait for. Zero: as often as at all.
+  duration rest{};
   /// Called on the follower's thread with an observation of kind pointers_seen: the first of each
   /// GPU, and then what changed. `count` has all submissions since the last one that was accepted.
   /// \return false if it was refused: the follower reports the state at a later look.
@@ -38,13 +41,15 @@ struct work_follower_options {
 };
 
 /// A thread of its own, so that no look delays anything else. It starts with the first process.
-/// When a process has ended, it reports its work as unknown, and leaves it.
+/// Where a process shows no work any more, because it has ended or runs another program, its work
+/// is reported as unknown; it is left once it has ended and that was accepted.
 ///
 /// Threading: follow() and leave() belong to one thread; the others may be called on any. None of
 ///            them blocks.
 /// Lifetime:  destruction waits for the look that is under way.
 /// Cost:      a look of a process costs what its look() does; together they cost one system call
-///            more. It allocates only for new processes and GPUs.
+///            more. All processes share the thread: their looks follow each other. It allocates
+///            only for new processes and GPUs.
 class work_follower {
  public:
   explicit work_follower(work_follower_options how);
@@ -68,6 +73,7 @@ class work_follower {
   struct place {
     gpu_id gpu{};
     online_work told{};
+    std::uint32_t told_waiting = 0;
     time_point told_at{};
     std::uint64_t untold = 0;  ///< Submissions.
     bool ever_told = false;
@@ -76,6 +82,8 @@ class work_follower {
     process_identity who{};
     std::unique_ptr<followed_process> process{};
     time_point due{};
+    time_point last_work{};
+    bool ended = false;
     std::vector<place> places{};
   };
   struct order {
@@ -86,6 +94,8 @@ class work_follower {
   void take_orders(time_point now);
   /// \return when the next look is due.
   time_point look(time_point now);
+  /// Adds what it found no more as unknown.
+  void add_missing(const followed& of);
   void tell(followed& of, time_point now);
 
   const work_follower_options how_;
