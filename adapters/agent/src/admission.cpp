@@ -4,7 +4,10 @@
 
 #include <sys/auxv.h>
 
+#include <algorithm>
 #include <utility>
+
+#include "sluice/os/proc.hpp"
 
 namespace sluice::agent {
 
@@ -54,6 +57,15 @@ bool admission::admits(pid_t pid, std::uint64_t start_time) {
 bool admission::lets_follow(pid_t pid, std::uint64_t start_time) {
   std::string why;
   if (rules_->role_of({pid, start_time}, why) == role::online) return true;
+  {
+    const process_identity who{pid, start_time};
+    const std::scoped_lock held{mutex_};
+    std::erase_if(not_followed_, [](const process_identity& each) {
+      return start_time_of(each.pid) != each.start_time;
+    });
+    if (std::ranges::find(not_followed_, who) != not_followed_.end()) return false;
+    not_followed_.push_back(who);
+  }
   say_refused("look at the work of", pid, "not online", std::move(why));
   return false;
 }

@@ -7,8 +7,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
+#include "sluice/os/process_identity.hpp"
 #include "sluice/result.hpp"
 #include "sluice/roles/target_rules.hpp"
 
@@ -25,7 +28,7 @@ class admission {
 
   /// Any thread.
   bool admits(pid_t pid, std::uint64_t start_time);
-  /// Any thread.
+  /// Any thread. Often: logs a refusal once for each process.
   bool lets_follow(pid_t pid, std::uint64_t start_time);
   /// Any thread. Without a word about a process that is not.
   bool is_offline(pid_t pid, std::uint64_t start_time) const;
@@ -41,6 +44,8 @@ class admission {
   const std::string path_;
   const std::unique_ptr<roles::target_rules> rules_;
   std::atomic<std::uint64_t> refused_{0};
+  std::mutex mutex_;
+  std::vector<process_identity> not_followed_;  ///< As logged.
 };
 
 }  // namespace sluice::agent

@@ -33,6 +33,10 @@ constexpr duration check_every = 250ms;
 constexpr duration close_retry = 10ms;
 /// Between two looks at a process's work, however often the host asks for one.
 constexpr duration least_interval = 50us;
+/// The same of a process that had no work for a second.
+constexpr duration resting_interval = 2ms;
+/// Until it is tried again to follow a process: what refused it may have passed.
+constexpr duration retry_follow = 5s;
 /// After which the owner is told that a target will not be let go of.
 constexpr duration refusal_time = 300ms;
 
@@ -339,22 +343,19 @@ class lane_side final : public acting_side {
   result<void> follow(pid_t pid, std::uint64_t start_time, duration every) override {
     if (!options_.follow) return errc::not_supported;
     const process_identity who{pid, start_time};
-    const auto asked = std::ranges::find(followed_, who);
+    const auto asked = std::ranges::find(asked_, who, &asked_for::who);
     if (every <= duration::zero()) {
-      if (asked == followed_.end()) return {};
-      followed_.erase(asked);
+      if (asked == asked_.end()) return {};
+      asked_.erase(asked);
       follower_.leave(who);
       return {};
     }
     follower_.pace(std::max(every, least_interval));
-    if (asked != followed_.end()) return {};
-    if (followed_.size() >= most_followed) return errc::full;
-    if (host_.may_follow && !host_.may_follow(pid, start_time)) return errc::not_managed;
-    auto made = options_.follow(pid, start_time);
-    if (!made) return made.error();
-    if (const auto begun = follower_.follow(who, std::move(*made)); !begun) return begun;
-    followed_.push_back(who);
-    return {};
+    if (asked != asked_.end()) return asked->answer;
+    if (asked_.size() >= most_followed) return errc::full;
+    asked_.push_back({who});
+    begin_to_follow(asked_.back());
+    return asked_.back().answer;
   }
 
   time_point check(time_point now) override {
@@ -372,6 +373,8 @@ class lane_side final : public acting_side {
       bell_.ring();
       host_.say(words_of(each, now));
     }
+    for (asked_for& each : asked_)
+      if (each.retry <= now) begin_to_follow(each);
     return now + check_every;
   }
 
@@ -394,6 +397,34 @@ class lane_side final : public acting_side {
   }
 
  private:
+  struct asked_for {
+    process_identity who{};
+    result<void> answer{};
+    time_point retry = never;
+    bool said = false;
+  };
+
+  void begin_to_follow(asked_for& which) {
+    const process_identity& who = which.who;
+    which.answer = may_be_followed(who) ? follow(who) : result<void>{errc::not_managed};
+    const bool for_good = which.answer || which.answer.error() == errc::unknown_target;
+    which.retry = for_good ? never : clock::now() + retry_follow;
+    // The agent's rules state their reason themselves.
+    if (for_good || which.answer.error() == errc::not_managed || std::exchange(which.said, true))
+      return;
+    host_.say("cannot look at the work of online process " + std::to_string(who.pid) + " (" +
+              command_of(who.pid) + "): " + which.answer.error().message() +
+              "; sluice detects its work only if a client announces it");
+  }
+  bool may_be_followed(const process_identity& who) const {
+    return !host_.may_follow || host_.may_follow(who.pid, who.start_time);
+  }
+  result<void> follow(const process_identity& who) {
+    auto made = options_.follow(who.pid, who.start_time);
+    if (!made) return made.error();
+    return follower_.follow(who, std::move(*made));
+  }
+
   bool take(report& out) {
     if (!pending_.empty()) {
       out = pending_.front();
@@ -412,8 +443,9 @@ class lane_side final : public acting_side {
   }
 
   bool take_seen(report& out) {
-    const std::scoped_lock held{seen_mutex_};
-    if (seen_.empty()) return false;
+    // Its holder reports when it is done.
+    const std::unique_lock held{seen_mutex_, std::try_to_lock};
+    if (!held || seen_.empty()) return false;
     out = {};
     out.kind = report_kind::observed;
     out.seen = seen_.front();
@@ -444,10 +476,11 @@ class lane_side final : public acting_side {
   std::vector<lane*> handed_;  ///< They have batches and do not know of them.
   std::deque<report> pending_;
   stuck_gpus stuck_{options_.stuck_after};
-  std::vector<process_identity> followed_;  ///< As the host asked.
+  std::vector<asked_for> asked_;  ///< Processes that the host has it follow.
   std::mutex seen_mutex_;
   std::deque<observation> seen_;  ///< One of each process and GPU, at most.
   work_follower follower_{{.thread = "sluice-follow",
+                           .rest = resting_interval,
                            .report = [this](const observation& seen) { return collect(seen); },
                            .reported = [this] { bell_.report(); }}};
 };

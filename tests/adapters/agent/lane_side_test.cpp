@@ -145,11 +145,24 @@ class LaneSide : public ::testing::Test {
         {.acting = {"fake", {capability::set_quantum}},
          .make_target = [this](process_id, pid_t,
                                std::uint64_t) { return std::make_unique<fake_target>(gpu_); },
+         .follow = [this](pid_t pid, std::uint64_t) -> result<std::unique_ptr<followed_process>> {
+           ++opened_;
+           if (pid == unreadable) return error_code{EMFILE, boost::system::system_category()};
+           return std::make_unique<resting_process>();
+         },
          .stuck_after = stuck_after},
-        {.admits = std::move(admits), .holds = &book_, .say = [this](std::string_view words) {
-           const std::scoped_lock held{mutex_};
-           said_ += words;
-         }});
+        {.admits = std::move(admits),
+         .may_follow =
+             [this](pid_t pid, std::uint64_t) {
+               ++asked_;
+               return pid != forbidden;
+             },
+         .holds = &book_,
+         .say =
+             [this](std::string_view words) {
+               const std::scoped_lock held{mutex_};
+               said_ += words;
+             }});
     ASSERT_TRUE(made);
     side_ = std::move(*made);
   }
@@ -204,6 +217,18 @@ class LaneSide : public ::testing::Test {
   }
   using done_list = std::vector<outcome>;
 
+  static constexpr pid_t unreadable = 71;
+  static constexpr pid_t forbidden = 72;
+  class resting_process final : public followed_process {
+   public:
+    bool look(time_point, std::vector<work>& found) override {
+      found.push_back({.gpu = the_gpu, .state = online_work::finished});
+      return true;
+    }
+  };
+
+  int opened_ = 0;  ///< Processes to follow.
+  int asked_ = 0;   ///< The same, of may_follow.
   hardware gpu_;
   fake_book book_;
   std::mutex mutex_;
@@ -472,6 +497,43 @@ TEST_F(LaneSide, IsStrandedWhileTheDriverRefusesToLetGo) {
   gpu_.refuses_close = false;
   EXPECT_TRUE(next(report_kind::detached));
   EXPECT_FALSE(side_->stranded());
+}
+
+TEST_F(LaneSide, FollowsAProcessUntilTheHostLeavesIt) {
+  begin();
+  ASSERT_TRUE(side_->follow(70, 1, 1ms));
+  ASSERT_TRUE(side_->follow(70, 1, 2ms));
+  EXPECT_EQ(opened_, 1);
+  const auto seen = next(report_kind::observed);
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->seen.pid, 70);
+  EXPECT_EQ(seen->seen.work, online_work::finished);
+  ASSERT_TRUE(side_->follow(70, 1, {}));
+  ASSERT_TRUE(side_->follow(70, 1, 1ms));
+  EXPECT_EQ(opened_, 2);
+}
+
+// The pace changes often.
+TEST_F(LaneSide, AsksNowAndThenAboutAProcessThatItCannotFollow) {
+  begin();
+  for (const duration every : {1ms, 2ms, 3ms}) {
+    EXPECT_EQ(side_->follow(unreadable, 1, every).error().value(), EMFILE);
+    EXPECT_EQ(side_->follow(forbidden, 1, every).error(), errc::not_managed);
+  }
+  EXPECT_EQ(opened_, 1);
+  EXPECT_EQ(asked_, 2);
+  // After a while, without the host: the cause may have passed.
+  (void)side_->check(clock::now() + 1min);
+  EXPECT_EQ(opened_, 2);
+  EXPECT_EQ(asked_, 4);
+  {
+    const std::scoped_lock held{mutex_};
+    EXPECT_THAT(said_, HasSubstr("cannot look at the work of online process 71"));
+    EXPECT_EQ(said_.find("cannot look"), said_.rfind("cannot look"));
+  }
+  ASSERT_TRUE(side_->follow(unreadable, 1, {}));
+  EXPECT_FALSE(side_->follow(unreadable, 1, 1ms));
+  EXPECT_EQ(opened_, 3);
 }
 
 }  // namespace

@@ -181,7 +181,7 @@ class acting_side {
   /// are added up.
   /// \return errc::full for more than most_followed processes, errc::not_managed where the agent's
   ///         own rules do not take the process for online, errc::not_supported, or the system's
-  ///         error. No report follows an error.
+  ///         error. After one, a driver may try again by itself, until `every` is zero.
   [[nodiscard]] virtual result<void> follow(pid_t pid, std::uint64_t start_time, duration every) {
     (void)pid;
     (void)start_time;
