@@ -48,8 +48,11 @@ void online_processes::pace(duration every) noexcept {
 }
 
 void online_processes::marks_requests(pid_t pid, bool so) {
-  for (process& each : processes_)
-    if (each.pid == pid) each.marks = false;
+  for (process& each : processes_) {
+    if (each.pid != pid) continue;
+    each.marks = false;
+    each.anew = each.told != duration::zero();
+  }
   if (so)
     if (const auto start = start_time_of(pid)) at(pid, *start).marks = true;
   changed_ = true;
@@ -66,6 +69,7 @@ void online_processes::lost() noexcept {
   followed_ = 0;
   for (process& each : processes_) {
     each.told = {};
+    each.anew = false;
     each.told_online = false;
   }
 }
@@ -91,6 +95,7 @@ bool online_processes::send_news(const std::function<bool(const order&)>& send) 
       if (!send({order::kind::follow, each.pid, each.start_time, every})) return false;
       if (each.told == duration::zero()) ++followed_;
       if (ends) --followed_;
+      if (ends) each.anew = false;
       each.told = every;
     }
   }
@@ -119,7 +124,8 @@ void online_processes::vote(process& which, std::uint32_t bit, bool online) noex
 }
 
 duration online_processes::wanted(const process& which) const noexcept {
-  return can_follow_ && which.online_votes != 0 && !which.marks ? every_ : duration::zero();
+  const bool so = can_follow_ && which.online_votes != 0 && !which.marks && !which.anew;
+  return so ? every_ : duration::zero();
 }
 
 }  // namespace sluice::agent

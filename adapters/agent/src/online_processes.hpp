@@ -51,6 +51,7 @@ class online_processes {
     bool marks = false;              ///< Its requests: it is not followed.
     bool told_online = false;        ///< As the agent was.
     duration told{};                 ///< The same. Zero: it does not follow.
+    bool anew = false;               ///< What it saw is forgotten: it has to leave it first.
     bool is_online() const noexcept { return online_votes != 0 || marks; }
   };
   process* find(pid_t pid, std::uint64_t start_time) noexcept;

@@ -125,6 +125,20 @@ TEST_F(OnlineProcesses, AreFollowedAtTheNewPace) {
   EXPECT_EQ(orders_, 3) << "nothing is sent twice";
 }
 
+// Its client's work replaced what was seen.
+TEST_F(OnlineProcesses, AreFollowedAnewAfterTheyMarkedForAMoment) {
+  const pid_t own = ::getpid();
+  online_.observe(0, see(own, role::online));
+  EXPECT_THAT(followed(), ElementsAre(Pair(own, 2ms)));
+  orders_ = 0;
+  online_.marks_requests(own, true);
+  online_.marks_requests(own, false);
+  EXPECT_THAT(followed(), ElementsAre(Pair(own, 2ms)));
+  EXPECT_EQ(orders_, 2) << "to leave it, and to follow it";
+  EXPECT_THAT(followed(), ElementsAre(Pair(own, 2ms)));
+  EXPECT_EQ(orders_, 2);
+}
+
 TEST_F(OnlineProcesses, AreSentLaterWhereThereIsNoRoom) {
   for (pid_t pid = 1; pid <= 10; ++pid) online_.observe(0, see(pid, role::online));
   bring_up(4);
