@@ -78,8 +78,7 @@ class nvidia_acting_driver final : public agent::acting_driver {
                                   .make_target = make,
                                   .follow =
                                       [this](pid_t pid, std::uint64_t start_time) {
-                                        return followed_work::open(where_, host_.say, pid,
-                                                                   start_time);
+                                        return followed_work::open(where_, host_, pid, start_time);
                                       }},
                                  host);
   }

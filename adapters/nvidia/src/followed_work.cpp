@@ -1,6 +1,7 @@
 #include "followed_work.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -20,25 +21,31 @@ constexpr duration look_at_mappings = 500ms;
 }  // namespace
 
 result<std::unique_ptr<agent::followed_process>> followed_work::open(const roots& where,
-                                                                     const message_sink& say,
+                                                                     const agent::acting_host& host,
                                                                      pid_t pid,
                                                                      std::uint64_t start_time) {
   auto memory = address_space::open(pid);
   if (!memory) return memory.error();
   if (start_time_of(pid) != start_time) return errc::unknown_target;
   return std::unique_ptr<agent::followed_process>{
-      new followed_work{where, say, pid, start_time, std::move(*memory)}};
+      new followed_work{where, host, pid, start_time, std::move(*memory)}};
 }
 
 /// \return false when the process has ended.
 bool followed_work::follow_mappings() {
   if (!memory_.is_alive()) {
-    // Another program, or none.
-    auto anew = address_space::open(pid_);
-    if (!anew || start_time_of(pid_) != start_time_ || !anew->is_alive()) return false;
-    memory_ = std::move(*anew);
     view_ = {};
     told_ = false;
+    // Another program, or none.
+    if (start_time_of(pid_) != start_time_) return false;
+    auto anew = address_space::open(pid_);
+    // Refused for now, for want of descriptors or rights: then nothing is seen until it is not.
+    if (!anew) return anew.error().value() != ESRCH;
+    // A process that is about to end has no memory, and still its start time.
+    if (!anew->is_alive()) return false;
+    // What identifies the new program may not be there yet.
+    if (host_.may_follow && !host_.may_follow(pid_, start_time_)) return true;
+    memory_ = std::move(*anew);
   }
   if (gpus_.empty())
     if (auto read = read_gpus(where_)) gpus_ = std::move(*read);
@@ -55,9 +62,9 @@ void followed_work::tell_why_unsure() {
   const std::string why = view_.why_unsure();
   if (why.empty()) return;
   told_ = true;
-  say_("of the work of online process " + std::to_string(pid_) + " (" + command_of(pid_) +
-       ") only submissions are seen, and no ends: " + why +
-       "; a policy assumes an end after a pause, or let a client mark its requests");
+  host_.say("of the work of online process " + std::to_string(pid_) + " (" + command_of(pid_) +
+            ") only submissions are seen, and no ends: " + why +
+            "; a policy assumes an end after a pause, or let a client mark its requests");
 }
 
 bool followed_work::look(time_point now, std::vector<work>& found) {

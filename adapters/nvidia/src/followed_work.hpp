@@ -18,21 +18,23 @@
 
 namespace sluice::nvidia {
 
-/// Only reads the process's memory: mappings of the driver's files.
+/// Only reads the process's memory: mappings of the driver's files. When it runs another program,
+/// it begins anew, with that one's words.
 class followed_work final : public agent::followed_process {
  public:
   /// Needs the right to attach to the process.
   /// \return errc::unknown_target, or the system's error.
+  /// \param host for its may_follow, asked about each other program, and its messages. Outlives it.
   [[nodiscard]] static result<std::unique_ptr<agent::followed_process>> open(
-      const roots& where, const message_sink& say, pid_t pid, std::uint64_t start_time);
+      const roots& where, const agent::acting_host& host, pid_t pid, std::uint64_t start_time);
 
   bool look(time_point now, std::vector<work>& found) override;
 
  private:
-  followed_work(const roots& where, message_sink say, pid_t pid, std::uint64_t start_time,
-                address_space memory)
+  followed_work(const roots& where, const agent::acting_host& host, pid_t pid,
+                std::uint64_t start_time, address_space memory)
       : where_(where),
-        say_(std::move(say)),
+        host_(host),
         pid_(pid),
         start_time_(start_time),
         memory_(std::move(memory)) {}
@@ -40,7 +42,7 @@ class followed_work final : public agent::followed_process {
   void tell_why_unsure();
 
   const roots& where_;
-  const message_sink say_;
+  const agent::acting_host& host_;
   const pid_t pid_;
   const std::uint64_t start_time_;
   address_space memory_;

@@ -57,7 +57,12 @@ void kernel_states::add(std::uint64_t at) {
 void kernel_states::leave_out(std::uint64_t page_at) {
   if (std::ranges::find(others_, page_at) != others_.end()) return;
   others_.push_back(page_at);
-  std::erase_if(pages_, [&](const page& each) { return each.at == page_at; });
+  std::erase_if(pages_, [&](const page& each) {
+    if (each.at != page_at) return false;
+    // Its words proved nothing.
+    proven_ -= static_cast<unsigned>(std::ranges::count(each.behaved, proof));
+    return true;
+  });
 }
 
 bool kernel_states::search_on(const words_reader& read, std::size_t share) {

@@ -549,5 +549,31 @@ TEST_F(WorkView, SurvivesAnyMemory) {
   }
 }
 
+TEST(KernelStates, ForgetsWhatWordsOfAnotherKindProved) {
+  constexpr std::uint64_t at = 0x7f0000000000;
+  std::vector<std::uint32_t> memory(4 * page_words);
+  kernel_states states{{at, at + 4 * page_bytes, gpu_id::none}};
+  const auto look = [&] {
+    return states.look(
+        [&](std::uint64_t from, std::span<std::uint32_t> into) {
+          std::copy_n(memory.begin() + static_cast<std::ptrdiff_t>((from - at) / 4), into.size(),
+                      into.begin());
+          return true;
+        },
+        8);
+  };
+  ASSERT_TRUE(look());
+  states.search();
+  for (std::uint32_t count = 1; count < 8; ++count) {
+    for (const std::uint32_t what : {1U, 2U}) {
+      for (unsigned word = 0; word < 8; ++word) memory[2 * page_words + word] = count << 2U | what;
+      ASSERT_TRUE(look());
+    }
+  }
+  ASSERT_TRUE(states.known());
+  states.leave_out(at + 2 * page_bytes);
+  EXPECT_FALSE(states.known());
+}
+
 }  // namespace
 }  // namespace sluice::nvidia
