@@ -274,6 +274,24 @@ TEST(SeeingWork, IsACapabilityOfAGpuWithASourceThatShowsIt) {
   EXPECT_THAT(changed, ElementsAre(1U)) << "the policy gets a turn for its group there";
 }
 
+TEST(SeeingWork, EndsWithTheLastSourceThatShowsIt) {
+  core_bench bench{quick_config(), make_policy([](const snapshot&, decision_sink&) {})};
+  const auto show = [&](unsigned source, bool so) {
+    observation seen;
+    seen.kind = observation_kind::gpu_seen;
+    seen.gpu = gpu_a;
+    seen.shows_work = so;
+    bench.core->observe(source, seen);
+    bench.settle();
+    return bench.core->seen().find(gpu_a)->can_see_work;
+  };
+  EXPECT_TRUE(show(0, true));
+  EXPECT_TRUE(show(1, false));
+  EXPECT_TRUE(show(1, true));
+  EXPECT_TRUE(show(0, false));
+  EXPECT_FALSE(show(1, false));
+}
+
 TEST(SeeingWork, IsACapabilityOfAnActingSideThatShowsIt) {
   core_bench bench{quick_config(), make_policy([](const snapshot&, decision_sink&) {})};
   bench.create(training, role::offline, gpu_a, {0});

@@ -118,6 +118,8 @@ class node_discovery final : public discovery {
       else
         marking_.erase(pid);
     }
+    // Its client may have come since the last look: then nothing else repeats what was forgotten.
+    if (!so) work_->restate();
     follow_work();
   }
 
@@ -318,7 +320,11 @@ class node_discovery final : public discovery {
         next = looked_ + pace_.next();
         if (survey_->renew_watches()) next = looked_ + look_pace::least;
       }
-      if (follow && work_) work_->follow(unmarked());
+      if (follow && work_) {
+        work_->follow(unmarked());
+        const bool sees = work_->can_see();
+        if (std::exchange(sees_work_, sees) != sees) scanner_->restate_gpus(push);
+      }
       if (wait(next)) {
         next = std::min(next, looked_ + look_pace::least);
         // What triggered (an exited process, say) may go on triggering until the next look.
@@ -412,7 +418,7 @@ class node_discovery final : public discovery {
   }
 
   void push(observation seen) {
-    seen.shows_work = seen.kind == observation_kind::gpu_seen && work_ != nullptr;
+    seen.shows_work = seen.kind == observation_kind::gpu_seen && work_ != nullptr && sees_work_;
     // A full inbox counts the loss and asks for a resync: nothing to do here but to leave room.
     (void)inbox_->push(seen);
     if (++in_a_row_ % burst == 0 && !stopping_.load()) std::this_thread::sleep_for(1ms);
@@ -442,6 +448,7 @@ class node_discovery final : public discovery {
   std::map<gpu_id, time_point> lost_;  ///< When each was last heard to be reset.
   std::unique_ptr<node_scanner> scanner_;
   std::unique_ptr<work_watch> work_;  // from start() to stop(), where the driver has one
+  bool sees_work_ = true;             // the worker's
   bool watches_work_ = false;         // the reactor thread's
   inbox_producer* inbox_ = nullptr;
   std::atomic<bool> driver_gone_{false};

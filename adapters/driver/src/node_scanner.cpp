@@ -169,7 +169,7 @@ void node_scanner::restate(const emit& out) const {
   mark.kind = observation_kind::resync_begin;
   mark.at = clock::now();
   out(mark);
-  for (const surveyed_gpu& each : gpus_) out(about(each));
+  restate_gpus(out);
   for (const auto& [pid, known] : known_) {
     out(about(observation_kind::process_seen, known));
     for (const surveyed_queue& each : known.queues)
@@ -178,6 +178,10 @@ void node_scanner::restate(const emit& out) const {
   mark.kind = observation_kind::resync_end;
   mark.at = clock::now();
   out(mark);
+}
+
+void node_scanner::restate_gpus(const emit& out) const {
+  for (const surveyed_gpu& each : gpus_) out(about(each));
 }
 
 observation node_scanner::about(const surveyed_gpu& seen) noexcept {

@@ -71,6 +71,7 @@ class node_scanner {
   bool scan(const emit& out);
   /// Emits all that the last look saw, between resync_begin and resync_end.
   void restate(const emit& out) const;
+  void restate_gpus(const emit& out) const;
 
  private:
   struct process {

@@ -1,6 +1,7 @@
 #include "pointer_finder.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -19,12 +20,16 @@ constexpr int most_reads = 4;
 }  // namespace
 
 void pointer_finder::want(bool wanted) {
-  if (!std::exchange(wanted_, wanted) && wanted) {
-    // Said now: there may be no online process for long, or none that is seen to be one.
-    const std::string path = where_.debugfs + "/mqds";
-    const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (!file) say_refused(last_system_error());
-  }
+  const bool begins = !std::exchange(wanted_, wanted) && wanted;
+  // Also while nobody wants to know: nobody does, of what cannot be seen.
+  if (!begins && !refused_) return;
+  // Now: there may be no online process for long, or none that is seen to be one.
+  const std::string path = where_.debugfs + "/mqds";
+  const unique_fd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  char first = 0;
+  if (!file || ::read(file.get(), &first, 1) < 0) return say_refused(last_system_error());
+  if (std::exchange(refused_, false))
+    for (auto& each : known_) each.second.reads_due = most_reads;
 }
 
 std::vector<online_process> pointer_finder::find(std::span<const work_watch::process> online) {

@@ -25,8 +25,10 @@ class pointer_finder {
  public:
   pointer_finder(roots where, message_sink say) : where_(std::move(where)), say_(std::move(say)) {}
 
-  /// Whether find() reads what is new. Not at first.
+  /// Whether find() reads what is new. Not at first. While it cannot be read, each
+  /// call tries, wanted or not.
   void want(bool wanted);
+  [[nodiscard]] bool can_read() const noexcept { return !refused_; }
   /// The same processes, with what is known of their queues' pointers.
   std::vector<online_process> find(std::span<const work_watch::process> online);
 

@@ -25,8 +25,10 @@ pointer_watch::pointer_watch(const roots& where, inbox_producer& inbox, message_
                  .report = [&inbox](const observation& seen) { return inbox.push(seen); }}) {}
 
 void pointer_watch::pace(duration every) noexcept {
-  if (every_.exchange(every.count()) == 0) anew_.store(true);
+  const bool begins = every_.exchange(every.count()) == 0;
   follower_.pace(every);
+  // Last: what set() hands over from now on is kept.
+  if (begins) anew_.store(true);
 }
 
 void pointer_watch::follow(std::span<const process> online) {
@@ -37,12 +39,14 @@ void pointer_watch::follow(std::span<const process> online) {
 }
 
 void pointer_watch::set(std::vector<online_process> who) {
-  // The follower has left all of them, and the scheduler has forgotten what it heard.
-  if (anew_.exchange(false)) known_.clear();
-  if (who == known_ || refused_) return;
-  for (const online_process& each : known_)
-    if (std::ranges::find(who, each) == who.end()) follower_.leave(each.who);
-  for (const online_process& each : who) {
+  // The scheduler has forgotten what it heard.
+  const bool anew = anew_.exchange(false);
+  std::erase_if(known_, [&](const online_process& each) {
+    if (!anew && std::ranges::find(who, each) != who.end()) return false;
+    follower_.leave(each.who);
+    return true;
+  });
+  for (online_process& each : who) {
     if (std::ranges::find(known_, each) != known_.end()) continue;
     auto made = pointer_view::make(each, sysfs_);
     if (!made) {
@@ -54,13 +58,16 @@ void pointer_watch::set(std::vector<online_process> who) {
       complain(each.who, "cannot be read for " + std::to_string(hidden) + " of " +
                              std::to_string(each.queues.size()) + " queues");
     const auto followed = follower_.follow(each.who, std::move(*made));
-    if (followed) continue;
-    refused_ = true;
-    say_("cannot start the thread that reads queue pointers: " + followed.error().message() +
-         "; sluice detects online work only if a client announces it");
+    if (followed) {
+      refused_ = false;
+      known_.push_back(std::move(each));
+      continue;
+    }
+    if (!std::exchange(refused_, true))
+      say_("cannot start the thread that reads queue pointers: " + followed.error().message() +
+           "; sluice detects online work only if a client announces it");
     return;
   }
-  known_ = std::move(who);
 }
 
 void pointer_watch::complain(const process_identity& of, const std::string& why) {

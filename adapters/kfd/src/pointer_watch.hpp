@@ -30,6 +30,7 @@ class pointer_watch final : public work_watch {
   void pace(duration every) noexcept override;
   void restate() noexcept override { follower_.restate(); }
   void follow(std::span<const process> online) override;
+  bool can_see() const noexcept override { return finder_.can_read() && !refused_; }
   /// Looks at these, while pace() is not zero. Opens what is new, so it may block. On follow()'s
   /// thread.
   void set(std::vector<online_process> who);
@@ -41,8 +42,8 @@ class pointer_watch final : public work_watch {
   const message_sink say_;
   pointer_finder finder_;
   std::atomic<duration::rep> every_{0};
-  std::atomic<bool> anew_{false};  ///< It began to look again.
-  std::vector<online_process> known_;
+  std::atomic<bool> anew_{false};      ///< It began to look again.
+  std::vector<online_process> known_;  ///< That the follower has. Others are tried again.
   std::vector<process_identity> complained_;
   bool refused_ = false;
   agent::work_follower follower_;

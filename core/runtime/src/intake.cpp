@@ -48,7 +48,7 @@ void intake::observe(unsigned source, const observation& seen) {
       gpu& one = table_.gpu_at(seen.gpu);
       one.reset_domain = seen.group_key;
       if (seen.count != 0) table_.view_of(one).slots = seen.count;
-      one.shows_work = one.shows_work || seen.shows_work;
+      one.shown_by = seen.shows_work ? one.shown_by | bit : one.shown_by & ~bit;
       break;
     }
     case observation_kind::gpu_lost:

@@ -65,7 +65,7 @@ void pointer_ledger::add(gpu_id where, const entry& one, const process& owner) {
 void pointer_ledger::look_who_shows() noexcept {
   for (std::size_t i = 0; i < table_.gpu_count(); ++i) {
     gpu& where = table_.gpu_number(i);
-    const bool can = acting_shows_ || where.shows_work;
+    const bool can = acting_shows_ || where.shown_by != 0;
     if (std::exchange(table_.view_of(where).can_see_work, can) == can) continue;
     for (const group_id id : where.offline) {
       if (group* const each = table_.find_group(id)) table_.mark_changed(*each);

@@ -63,7 +63,7 @@ struct gpu {
   bool begun_this_turn = false;
   bool told_busy = false;  ///< In the journal.
   time_point busy_since{};
-  bool shows_work = false;           ///< A source shows the work of online processes there.
+  std::uint32_t shown_by = 0;        ///< Sources that show the work of online processes there.
   std::uint32_t online_waiting = 0;  ///< Submissions of online processes that have not begun.
   time_point online_waiting_since = never;  ///< As gpu_picture's.
   time_point online_running_since = never;  ///< As gpu_picture's.

@@ -130,8 +130,26 @@ TEST_F(Discovery, LeavesTheWorkOfProcessesThatMarkTheirRequestsAlone) {
   EXPECT_TRUE(eventually(patience, [&] { return driver_.followed() == std::vector{online[1]}; }));
   look();
   EXPECT_EQ(driver_.followed(), std::vector{online[1]});
+  const int restated = driver_.restated();
   source_->marks_requests(online[0], false);
   EXPECT_TRUE(eventually(patience, [&] { return driver_.followed() == online; }));
+  EXPECT_EQ(driver_.restated(), restated + 1) << "it may have come and left between two looks";
+}
+
+TEST_F(Discovery, TellsWhetherWorkCanBeSeenWhenThatChanges) {
+  driver_.show(add_new_process(), {1});
+  source_.make(driver_.make_survey_with_events(), {.role_store = ""});
+  ASSERT_TRUE(source_.start());
+  ASSERT_TRUE(sees(observation_kind::gpu_seen));
+  EXPECT_TRUE(source_.last().shows_work);
+  for (const bool can : {false, true}) {
+    driver_.see(can);
+    source_->resync();
+    // Once for the resync, and once more because it has changed.
+    do {
+      ASSERT_TRUE(sees(observation_kind::gpu_seen));
+    } while (source_.last().shows_work != can);
+  }
 }
 
 TEST_F(Discovery, SaysOnceThatRulesAboutQueuesHaveNothingToGoBy) {

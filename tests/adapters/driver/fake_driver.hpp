@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,6 +49,9 @@ class fake_driver {
     const std::scoped_lock held{mutex_};
     return followed_;
   }
+  int restated() const { return restated_; }
+  /// Whether work_watch::follow() can read what shows work.
+  void see(bool can) { can_see_ = can; }
 
   /// Has no more than a survey must have.
   std::unique_ptr<survey> make_survey() { return std::make_unique<least_survey>(*this); }
@@ -93,7 +97,8 @@ class fake_driver {
    public:
     explicit recorded_watch(fake_driver& of) : of_(of) {}
     void pace(duration) noexcept override {}
-    void restate() noexcept override {}
+    void restate() noexcept override { ++of_.restated_; }
+    bool can_see() const noexcept override { return of_.can_see_; }
     void follow(std::span<const process> online) override {
       const std::scoped_lock held{of_.mutex_};
       of_.followed_.clear();
@@ -133,6 +138,8 @@ class fake_driver {
   std::map<pid_t, std::vector<surveyed_queue>> processes_;
   std::vector<survey_news> news_;
   std::vector<pid_t> followed_;
+  std::atomic<int> restated_{0};
+  std::atomic<bool> can_see_{true};
   const unique_fd event_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 

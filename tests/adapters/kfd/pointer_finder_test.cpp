@@ -104,5 +104,23 @@ TEST_F(PointerFinder, SaysOnceThatItCannotFindPointers) {
   EXPECT_EQ(said_.size(), 1U);
 }
 
+TEST_F(PointerFinder, ReadsWhatItCouldNotReadOnceItCan) {
+  const std::vector online{with_queues(one, 1, 1)};
+  EXPECT_TRUE(finder_.can_read());
+  for (int looks = 0; looks < 10; ++looks) {
+    finder_.want(true);
+    EXPECT_FALSE(finder_.can_read());
+    EXPECT_THAT(finder_.find(online)[0].queues, ElementsAre(hidden_));
+  }
+  finder_.want(false);
+  EXPECT_FALSE(finder_.can_read());
+  show(mqds_text(one, 0x1000, 0x20000));
+  // A policy that is told that nothing can be seen asks for nothing.
+  finder_.want(false);
+  EXPECT_TRUE(finder_.can_read());
+  finder_.want(true);
+  EXPECT_THAT(finder_.find(online)[0].queues, ElementsAre(at(0x1000, 0x20000)));
+}
+
 }  // namespace
 }  // namespace sluice::kfd::pointer_finder_test

@@ -81,6 +81,9 @@ class work_watch {
   /// online processes that do not mark their requests. If pace() is zero, only closes what is open.
   /// On the survey's thread.
   virtual void follow(std::span<const process> online) = 0;
+  /// Whether follow() could read what shows work, for gpu_view::can_see_work. Asked after it, on
+  /// its thread.
+  virtual bool can_see() const noexcept { return true; }
 };
 
 /// What the driver's events reported.
@@ -157,7 +160,8 @@ class survey {
     return errc::not_supported;
   }
   /// \return null if this process cannot see the work: then only clients and the acting side report
-  ///         online work. Else policies see gpu_view::can_see_work on the GPUs of this survey.
+  ///         online work. Else policies see gpu_view::can_see_work on the GPUs of this survey, as
+  ///         long as work_watch::can_see() is true.
   virtual std::unique_ptr<work_watch> watch_work(inbox_producer& inbox) {
     (void)inbox;
     return nullptr;
