@@ -239,6 +239,42 @@ TEST_F(SeenRequests, CountOnEachGpuOnWhichTheyHaveWork) {
   EXPECT_EQ(in_flight(gpu_b), 0U);
 }
 
+TEST_F(SeenRequests, LeaveGpusAloneThatTheyNoLongerUse) {
+  bench.create_queue(serving, q(1), gpu_b);
+  bench.settle();
+  see(online_work::running, 1, serving, gpu_b);
+  request(1ms);
+  see(online_work::finished, 0, serving, gpu_b);
+  ASSERT_TRUE(comes_to(0, 5ms));
+  request(1ms);
+  EXPECT_EQ(in_flight(gpu_b), 1U) << "it used both a moment ago";
+  ASSERT_TRUE(comes_to(0, 5ms));
+  bench.run_for(11s);
+  see(online_work::running, 1);
+  EXPECT_EQ(in_flight(), 1U);
+  EXPECT_EQ(in_flight(gpu_b), 0U);
+  // As after a resync, or where its words are lost: no work comes with it.
+  see(online_work::finished, 0, serving, gpu_b);
+  see(online_work::consumed, 0, serving, gpu_b);
+  see(online_work::finished, 0, serving, gpu_b);
+  EXPECT_EQ(in_flight(), 1U);
+  EXPECT_EQ(in_flight(gpu_b), 0U);
+  see(online_work::finished);
+  EXPECT_TRUE(comes_to(0, 5ms));
+}
+
+// Symptom: each report of a GPU without work began the request once more.
+TEST_F(SeenRequests, BeginOnceWhateverIsToldOfAnotherGpu) {
+  bench.create_queue(serving, q(1), gpu_b);
+  bench.settle();
+  see(online_work::running, 1);
+  see(online_work::consumed, 0, serving, gpu_b);
+  see(online_work::finished, 0, serving, gpu_b);
+  EXPECT_EQ(in_flight(), 1U);
+  see(online_work::finished);
+  EXPECT_TRUE(comes_to(0, 5ms));
+}
+
 // Nothing is looked at where that is of no use.
 TEST_F(SeenRequests, AreLookedForWhileSomethingIsOffline) {
   EXPECT_EQ(bench.core->pointer_interval(), 2ms);

@@ -17,6 +17,9 @@ constexpr duration fast = 50us;
 constexpr duration slow = 2ms;
 /// How long after work more of it is likely.
 constexpr duration recent = 1s;
+/// How long after work a process counts as one that uses the GPU, as its other ones: a request that
+/// moves from one to the next stays one client.
+constexpr duration uses = 10s;
 
 constexpr duration first_gap = 32us;
 constexpr std::uint32_t few_gaps = 16;
@@ -104,10 +107,11 @@ void seen_requests::forget() noexcept {
   next_ = never;
 }
 
-/// Those on which it has work, and all of its gang.
-std::vector<gpu_id> seen_requests::gpus_of(const process_seen& which) const {
+/// Those on which it has or recently had work, and all of its gang.
+std::vector<gpu_id> seen_requests::gpus_of(const process_seen& which, time_point at) const {
   std::vector<gpu_id> all;
-  for (const place& each : which.places) all.push_back(each.gpu);
+  for (const place& each : which.places)
+    if (is_under_way(each.work) || at - each.last < uses) all.push_back(each.gpu);
   if (const process* const row = table_.find(which.pid, which.start_time)) {
     const group& gang = *row->in;
     if (gang.key != 0 && gang.view.what == role::online)
@@ -134,8 +138,9 @@ time_point seen_requests::end_of(const process_seen& which) const noexcept {
 }
 
 void seen_requests::begin(process_seen& which, time_point at) {
-  auto gpus = gpus_of(which);
+  auto gpus = gpus_of(which, at);
   if (which.page && gpus != which.gpus) withdraw(which);
+  if (which.open) return;
   if (!which.page) {
     which.gpus = std::move(gpus);
     which.page = std::make_shared<client_page>(
@@ -181,7 +186,8 @@ void seen_requests::observe(const observation& seen) {
   const bool under_way = works(which, *row);
   if (under_way || seen.count != 0) {
     last_work_ = seen.at;
-    if (which.open && table_.find_gpu(seen.gpu) != nullptr &&
+    const bool works_there = is_under_way(seen.work) || seen.count != 0;
+    if (which.open && works_there && table_.find_gpu(seen.gpu) != nullptr &&
         std::find(which.gpus.begin(), which.gpus.end(), seen.gpu) == which.gpus.end()) {
       begin(which, seen.at);  // On that GPU, too.
     } else if (!which.open) {

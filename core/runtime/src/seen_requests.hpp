@@ -94,7 +94,7 @@ class seen_requests {
   void begin(process_seen& which, time_point at);
   void end(process_seen& which);
   void withdraw(process_seen& which) noexcept;
-  [[nodiscard]] std::vector<gpu_id> gpus_of(const process_seen& which) const;
+  [[nodiscard]] std::vector<gpu_id> gpus_of(const process_seen& which, time_point at) const;
   /// When its open request ends, if nothing more of it is seen.
   [[nodiscard]] time_point end_of(const process_seen& which) const noexcept;
 
