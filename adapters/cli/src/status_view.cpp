@@ -326,6 +326,17 @@ std::string_view to_string(group_order value) {
   return "name";
 }
 
+namespace {
+
+std::string_view words_of_unmarked(std::string_view state) {
+  if (state == "hidden") return "cannot be seen; run 'sluice doctor'";
+  if (state == "unwatched") return "not looked at while nothing is offline";
+  if (state == "ends_hidden") return "seen, but not all of its ends; if that lasts, see the log";
+  return state == "seen" ? "seen" : "";
+}
+
+}  // namespace
+
 std::vector<std::string> node_lines(const json::object& status) {
   const auto& node = object_of(status, "node");
   const auto& statistics = object_of(status, "statistics");
@@ -354,6 +365,9 @@ std::vector<std::string> node_lines(const json::object& status) {
     if (has(node, "policy_by")) line += ", selected by " + text_of(node, "policy_by");
     lines.push_back(line);
   }
+  if (const std::string_view words = words_of_unmarked(text_of(node, "unmarked_work"));
+      !words.empty())
+    lines.push_back(fmt::format("online work without a client: {}", words));
   std::string times = latency(statistics, "decision", "online arrival to commands sent");
   if (const auto off =
           latency(statistics, "arrival_to_off", "online arrival to offline work off the GPU");

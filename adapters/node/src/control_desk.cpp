@@ -173,6 +173,7 @@ const std::string& control_desk::status(failure& why) {
   node["backend"] = found->backend;
   node["backend_up"] = found->backend_up;
   node["acts"] = found->acts;
+  node["unmarked_work"] = unmarked_work(*found);
   made["node"] = std::move(node);
   made["time_unix_ms"] = now.unix_ms(now.steady);
   status_ = line_of(std::move(made));

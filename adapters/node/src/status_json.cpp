@@ -412,7 +412,8 @@ std::string seen_words(const picture& seen, const std::vector<gpu_id>& gpus) {
     if (each.online_running_since != never)
       what += fmt::format("{}kernels running for {}", what.empty() ? "" : "; ",
                           since(each.online_running_since));
-    if (each.work == online_work::consumed) what = "its end cannot be seen";
+    if (each.work == online_work::consumed)
+      what = "submissions, but not their ends; if that lasts, the log has the reason";
     if (!what.empty()) text += fmt::format("{}seen: {}", text.empty() ? " (" : "; ", what);
   }
   return text.empty() ? text : text + ")";
@@ -449,6 +450,15 @@ std::int64_t wall_moment::unix_ms(time_point at) const noexcept {
   const auto there =
       wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(at - steady);
   return std::chrono::duration_cast<std::chrono::milliseconds>(there.time_since_epoch()).count();
+}
+
+std::string_view unmarked_work(const picture& seen) noexcept {
+  if (!seen.see_unmarked && !seen.polls_pointers) return "ignored";
+  if (std::ranges::none_of(seen.gpus, &gpu_picture::can_see_work)) return "hidden";
+  if (!seen.polls_pointers) return "unwatched";
+  const bool hidden = std::ranges::any_of(
+      seen.gpus, [](const gpu_picture& each) { return each.work == online_work::consumed; });
+  return hidden ? "ends_hidden" : "seen";
 }
 
 json::object status_json(const picture& seen, const statistics& counted, const history& past,
@@ -536,7 +546,7 @@ state_now state_of_group(const picture& seen, const group_picture& group,
   const role what = process != nullptr ? process->what : group.what;
   if (what == role::online)
     return say("online", "is running: it is " + (reason.empty() ? "online" : reason) +
-                             ", and online work is never held");
+                             ", and online work is never held" + seen_words(seen, gpus_of(group)));
   if (what == role::unmatched)
     return say("unmatched", "is running: " + (reason.empty() ? "it has no role" : reason) +
                                 "; sluice does not suspend it");

@@ -31,6 +31,11 @@ struct beside_picture {
   const roles::role_reasons* roles = nullptr;
 };
 
+/// What is seen of online programs without a client: `ignored`, `hidden` (on no GPU can it be
+/// seen), `unwatched` (nothing is offline), `ends_hidden` (of some work the end is not seen now),
+/// `seen`.
+[[nodiscard]] std::string_view unmarked_work(const picture& seen) noexcept;
+
 /// GPUs, groups, clients, statistics.
 [[nodiscard]] boost::json::object status_json(const picture& seen, const statistics& counted,
                                               const history& past, const beside_picture& beside,

@@ -532,6 +532,7 @@ picture core_impl::look() const {
   made.policy = policy_ ? policy_->name() : std::string_view();
   made.policy_is_fallback = is_fallback_;
   made.polls_pointers = pointer_interval() > duration::zero();
+  made.see_unmarked = config_.see_unmarked;
   made.backend = backend_.name();
   made.acts = backend_.acts();
   made.backend_up = backend_up_;

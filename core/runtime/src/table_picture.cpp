@@ -86,6 +86,7 @@ picture picture_of(const table& world) {
                          .online_waiting = one.online_waiting,
                          .online_waiting_since = one.online_waiting_since,
                          .online_running_since = one.online_running_since,
+                         .can_see_work = view.can_see_work,
                          .busy = has_online_work(view),
                          .last_begin = view.last_begin,
                          .last_end = view.last_end,

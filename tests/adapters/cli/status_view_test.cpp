@@ -124,6 +124,19 @@ TEST(StatusText, NamesGpusAsTheOtherCommandsDo) {
   EXPECT_THAT(text, HasSubstr("failures: 1 GPU lost\n"));
 }
 
+TEST(StatusText, SaysWhetherWorkWithoutAClientIsSeen) {
+  const auto lines = [](std::string_view state) {
+    json::object made = status();
+    made["node"].as_object()["unmarked_work"] = state;
+    return status_text(made, 0);
+  };
+  EXPECT_THAT(lines("seen"), HasSubstr("\nonline work without a client: seen\n"));
+  EXPECT_THAT(lines("hidden"), HasSubstr("cannot be seen; run 'sluice doctor'\n"));
+  EXPECT_THAT(lines("unwatched"), HasSubstr("not looked at while nothing is offline\n"));
+  EXPECT_THAT(lines("ends_hidden"), HasSubstr("not all of its ends; if that lasts, see the log\n"));
+  EXPECT_THAT(lines("ignored"), Not(HasSubstr("without a client")));
+}
+
 TEST(StatusText, SaysWhoClientsAreAndSinceWhenTheyAreBusy) {
   EXPECT_EQ(clients_line(status()), "clients: 2 (llama pid 19143 busy for 3.2s, own)");
 }

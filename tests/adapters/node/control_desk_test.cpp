@@ -183,12 +183,40 @@ TEST_F(ControlDesk, SaysWhatIsSeenOfOnlineWorkAndForHowLong) {
   EXPECT_THAT(words(online_work::waiting, 0, 2s, 3s),
               ContainsRegex("\\(seen: submissions pending for 2\\.[0-9] s; kernels running for "
                             "3\\.[0-9] s\\)"));
-  EXPECT_THAT(words(online_work::consumed, 0, {}, {}),
-              HasSubstr(" (seen: its end cannot be seen)"));
+  EXPECT_THAT(
+      words(online_work::consumed, 0, {}, {}),
+      HasSubstr(" (seen: submissions, but not their ends; if that lasts, the log has the reason)"));
   EXPECT_THAT(words(online_work::finished, 0, {}, {}), Not(HasSubstr("seen: ")));
   const auto gpu = ask(R"({"version":1,"ask":"status"})").at("gpus").at(0).as_object();
   EXPECT_TRUE(gpu.at("online_waiting_since_unix_ms").is_null());
   EXPECT_TRUE(gpu.at("online_running_since_unix_ms").is_null());
+}
+
+TEST_F(ControlDesk, SaysWhetherWorkWithoutAClientIsSeen) {
+  const auto words = [&](bool wanted, bool can, bool polls, online_work work) {
+    show([&](picture& seen) {
+      seen.see_unmarked = wanted;
+      seen.polls_pointers = polls;
+      seen.gpus[0].can_see_work = can;
+      seen.gpus[0].work = work;
+    });
+    return ask(R"({"version":1,"ask":"status"})").at("node").at("unmarked_work");
+  };
+  EXPECT_EQ(words(false, true, false, online_work::unknown), "ignored");
+  EXPECT_EQ(words(true, false, true, online_work::unknown), "hidden");
+  EXPECT_EQ(words(true, true, false, online_work::unknown), "unwatched");
+  EXPECT_EQ(words(false, true, true, online_work::running), "seen");
+  EXPECT_EQ(words(true, true, true, online_work::consumed), "ends_hidden");
+}
+
+TEST_F(ControlDesk, SaysOfAnOnlineProcessWhatIsSeen) {
+  journal_.process();
+  show([](picture& seen) {
+    seen.groups[0].what = seen.groups[0].processes[0].what = role::online;
+    seen.gpus[0].online_running_since = clock::now() - 3s;
+  });
+  EXPECT_THAT(sentence(),
+              ContainsRegex("online work is never held \\(seen: kernels running for [0-9.]+ s"));
 }
 
 TEST_F(ControlDesk, SaysWhyAProcessRuns) {

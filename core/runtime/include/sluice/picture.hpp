@@ -82,7 +82,8 @@ struct gpu_picture {
   time_point online_waiting_since = never;
   /// The same of `running`. One process may run while another waits, and `work` shows `waiting`.
   time_point online_running_since = never;
-  bool busy = false;  ///< Online work is in flight, by clients or pointers.
+  bool can_see_work = false;  ///< As gpu_view's.
+  bool busy = false;          ///< Online work is in flight, by clients or pointers.
   time_point last_begin{};
   time_point last_end{};
   duration suspend_cost{};  ///< As gpu_view's.
@@ -104,6 +105,7 @@ struct picture {
   std::string policy{};             ///< Its name; empty: none, everything runs.
   bool policy_is_fallback = false;  ///< The one that was set was removed for what it did.
   bool polls_pointers = false;  ///< Sources poll queue pointers, for the policy or see_unmarked.
+  bool see_unmarked = false;    ///< As scheduler_config's. Polls only while something is offline.
   std::string backend{};        ///< Its name.
   bool acts = false;            ///< As backend::acts().
   bool backend_up = false;      ///< False between backend_listener's lost() and restored().
