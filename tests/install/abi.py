@@ -53,7 +53,7 @@ def functions(library):
 
 def public_headers(root):
     """Of the C++ library. Each pushes the visibility of what it declares."""
-    headers = sorted(root.glob("*/include/**/*.hpp")) + sorted(root.glob("*/*/include/**/*.hpp"))
+    headers = sorted(root.glob("[!.]*/include/**/*.hpp")) + sorted(root.glob("[!.]*/*/include/**/*.hpp"))
     pushing = [one for one in headers if "#pragma GCC visibility push(default)" in one.read_text()]
     hidden = [
         one
@@ -163,7 +163,7 @@ def record(build, compiler, work):
 def try_changes(build, compiler, work):
     """Changes that the check must find, in a copy of the headers and in a library that lacks functions."""
     copy = work / "changed"
-    for folder in list(SOURCE.glob("*/include")) + list(SOURCE.glob("*/*/include")):
+    for folder in list(SOURCE.glob("[!.]*/include")) + list(SOURCE.glob("[!.]*/*/include")):
         to = copy / folder.relative_to(SOURCE)
         to.parent.mkdir(parents=True, exist_ok=True)
         must("cp", "-r", folder, to)
