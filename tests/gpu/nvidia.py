@@ -1025,7 +1025,7 @@ POLLING = f'''name = "pointer_polling"
 fast = "50us"
 slow = "2ms"
 linger = "{LINGER_MS}ms"'''
-COLUMNS = {"n": "requests", "missed": "missed", "blind": "ends unseen", "wrong": "wrong ends",
+COLUMNS = {"n": "requests", "missed": "missed", "late": "late", "blind": "ends unseen", "wrong": "wrong ends",
            "pauses": "ends in pauses", "begin_seen": "begin to seen", "suspend": "to suspend", "end_seen": "end to seen",
            "resume": "to resume"}
 

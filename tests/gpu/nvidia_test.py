@@ -87,7 +87,7 @@ def check_seeing():
     log = [("kernels", 1000, 1010, 3000), ("kernels", 10000, 10010, 12000), ("kernels", 90000, 90010, 90020)]
     found = compared([*good, looked(90100, "finished", 1)], log)["kernels"]
     check(found.pop("examples") == [], f"no examples: {found}")
-    expected = {"n": 3, "missed": 0, "blind": 0, "gapless": 3, "wrong": 0, "pauses": 0,
+    expected = {"n": 3, "missed": 0, "late": 0, "blind": 0, "gapless": 3, "wrong": 0, "pauses": 0,
                 "begin_seen": [60, 130, 110], "suspend": [90, 140], "end_seen": [90, 310], "resume": [100, 350]}
     check(found == expected, f"seen requests: {found}")
     shown = seeing.figures(seeing.merged({"kernels": found}))
@@ -114,6 +114,21 @@ def check_seeing():
     back_to_back = [("kernels", 1000, 1010, 3000), ("kernels", 3010, 3020, 3090)]
     found = compared([looked(1050, "waiting", 1), looked(3300, "finished")], back_to_back)["kernels"]
     check(found["missed"] == 0 and len(found["begin_seen"]) == 0, f"back to back: {found}")
+    # No look came in time: the next report has the submissions of two requests, or of fewer.
+    regular = range(50000, 250000, 20000)
+    log = [("kernels", begin, begin + 10, begin + 900) for begin in regular]
+    many = [entry for begin in regular if begin != 110000
+            for entry in (looked(begin + 50, "running", 3 + 3 * (begin == 130000)), looked(begin + 990, "finished"))]
+    found = compared(many, log)["kernels"]
+    check([found["n"], found["missed"], found["late"]] == [10, 0, 1], f"seen with the next request: {found}")
+    check(found["begin_seen"].count(60) == 7 and max(found["begin_seen"]) > 20000, f"its delay counts: {found}")
+    few = [looked(130050, "running", 5) if entry == looked(130050, "running", 6) else entry for entry in many]
+    found = compared(few, log)["kernels"]
+    check([found["missed"], found["late"]] == [1, 0], f"submissions are missing: {found}")
+    # With requests of another kind, its submissions count.
+    mixed = [("other" if begin == 130000 else "kernels", begin, begin + 10, begin + 900) for begin in regular]
+    found = compared(many, [*mixed, ("other", 260000, 260010, 260900), ("other", 280000, 280010, 280900)])["kernels"]
+    check([found["missed"], found["late"]] == [1, 0], f"of another kind: {found}")
     # While ends are not seen, reports are rarer.
     found = compared([looked(10, "consumed", 3), looked(3500, "consumed", 1)], [("kernels", 900, 910, 1000)])["kernels"]
     check(found["missed"] == 0 and found["blind"] == 1 and found["begin_seen"] == [], f"blind: {found}")
@@ -141,7 +156,7 @@ def check_seeing():
     check(read.batches == [] and read.lost == 3 and read.clients == ["process 7 (seen)"], f"other lines: {read}")
     check(read.seen[0] == seeing.Seen(BASE + seeing.US, BASE + 11 * seeing.US, "running", 1), f"times: {read}")
     # Delays of kinds that work on the host first do not count.
-    parts = {kind: {"n": 1, "missed": 0, "blind": 0, "gapless": 0, "wrong": 0, "pauses": 0, "begin_seen": [delay],
+    parts = {kind: {"n": 1, "missed": 0, "late": 0, "blind": 0, "gapless": 0, "wrong": 0, "pauses": 0, "begin_seen": [delay],
                     "suspend": [delay], "end_seen": [5], "resume": [], "examples": []} for kind, delay in (("a", 1), ("b", 900))}
     total = seeing.merged(parts, {"b"})
     check(total["n"] == 2 and total["begin_seen"] == [1] and total["suspend"] == [1] and total["end_seen"] == [5, 5],

@@ -5,6 +5,7 @@ of CLOCK_MONOTONIC. nvidia.py uses this for the part `seeing`."""
 import bisect
 import collections
 import json
+import statistics
 
 US, MS = 1000, 1000000
 WORKS = ("waiting", "running")
@@ -80,14 +81,15 @@ def analyse(recording, requests, since, until, linger):
     """Compares the requests that began from `since` to `until` with what was seen. Returns a dictionary by kind of
     request; the lists of delays are in us.
 
-    missed: nothing was seen of the request. wrong: `finished` was seen although its work ran (`gapless` requests were
+    missed: nothing was seen of the request. late: its submissions were only seen together with those of a later request,
+    because no look came in time. wrong: `finished` was seen although its work ran (`gapless` requests were
     checked for that); pauses: the same, of kinds whose work can pause. blind: it began while ends were not seen.
     begin_seen, suspend: from its first submission, if nothing was under way; end_seen, resume: from its end, if a pause
     followed. examples: some requests that were missed or had a wrong end."""
     seen, batches = recording.seen, recording.batches
     looked = [each.at for each in seen]
     handed = [each.taken for each in batches]
-    found = collections.defaultdict(lambda: {"n": 0, "missed": 0, "blind": 0, "gapless": 0, "wrong": 0, "pauses": 0,
+    found = collections.defaultdict(lambda: {"n": 0, "missed": 0, "late": 0, "blind": 0, "gapless": 0, "wrong": 0, "pauses": 0,
                                              "begin_seen": [], "suspend": [], "end_seen": [], "resume": [], "examples": []})
 
     def show(what, request):
@@ -95,6 +97,8 @@ def analyse(recording, requests, since, until, linger):
         if len(of["examples"]) < MOST_EXAMPLES:
             of["examples"].append(example(what, request, seen, looked))
 
+    begins = [each.begin for each in requests]
+    usual = usual_counts(seen, looked, requests)
     for number, request in enumerate(requests):
         if not since <= request.begin < until:
             continue
@@ -111,9 +115,15 @@ def analyse(recording, requests, since, until, linger):
         last = request.end + SEEN_LATE + (REPORT_PAUSE if before == "consumed" else 0)
         if before not in WORKS and (told is None or told.at > last):
             # A report that came during a turn of the daemon has the time of that turn's begin, and may be younger.
-            if first == 0 or seen[first - 1].count == 0 or seen[first - 1].at != seen[first - 1].taken:
-                of["missed"] += 1
-                show("missed", request)
+            if first > 0 and seen[first - 1].count != 0 and seen[first - 1].at == seen[first - 1].taken:
+                continue
+            covered = bisect.bisect_left(begins, told.at) - number if told else 0
+            expected = sum(usual[each.kind] for each in requests[number:number + covered])
+            what = "late" if covered > 1 and told.count >= expected else "missed"
+            of[what] += 1
+            show(what, request)
+            if what == "late":
+                of["begin_seen"].append((told.taken - request.submitted) / US)
             continue
         ended = previous is None or (first > 0 and seen[first - 1].at >= previous.end - END_LATE)
         if before == "finished" and ended:
@@ -156,6 +166,17 @@ def analyse(recording, requests, since, until, linger):
     return dict(found)
 
 
+def usual_counts(seen, looked, requests):
+    """By kind: how many submissions most requests have. Infinite where they differ."""
+    counts = collections.defaultdict(list)
+    for request, following in zip(requests, requests[1:]):
+        counts[request.kind].append(sum(each.count for each in iterate(seen, bisect.bisect_right(looked, request.begin),
+                                                                       following.begin)))
+    usual = {kind: statistics.mode(values) for kind, values in counts.items()}
+    return collections.defaultdict(lambda: float("inf"), {
+        kind: value for kind, value in usual.items() if value > 0 and 2 * counts[kind].count(value) > len(counts[kind])})
+
+
 def example(what, request, seen, looked):
     """A request and what was seen around it: times in us from its begin."""
     since = lambda at: round((at - request.begin) / US, 1)
@@ -182,7 +203,7 @@ def merged(by_kind, left_out=()):
                 total[key] += value
             elif kind not in left_out or key not in ("begin_seen", "suspend"):
                 lists[key] += value
-    names = ("n", "missed", "blind", "gapless", "wrong", "pauses")
+    names = ("n", "missed", "late", "blind", "gapless", "wrong", "pauses")
     return {**{name: total[name] for name in names},
             **{name: lists[name] for name in ("begin_seen", "suspend", "end_seen", "resume", "examples")}}
 
