@@ -50,7 +50,11 @@ constexpr char help[] =
     "offline runs kernels without end in each stream. The GPU counts in FILE (4096 bytes) how "
     "many\n"
     "iterations each stream has made. SIGUSR1 executes the program anew. While word 17 of FILE is\n"
-    "not 0, it runs nothing, and word 18 is 1.\n"
+    "not 0, it runs nothing, and word 18 is 1. These orders also work while the program is held: "
+    "it\n"
+    "makes as many more contexts, with kernels without end, as word 20 wants, and counts them in "
+    "word\n"
+    "21; word 22 makes it write to an illegal address, and word 23 makes it exit.\n"
     "online makes requests, with pauses of half to one and a half times T between them, and "
     "prints\n"
     "their latencies. --mark announces each request by libsluice_client.so.0.\n"
@@ -100,6 +104,10 @@ enum word : std::size_t {
   generation = 16,
   pause_wanted = 17,
   paused = 18,
+  contexts_wanted = 20,
+  contexts = 21,
+  crash_wanted = 22,
+  exit_wanted = 23,
   words = 512
 };
 
@@ -156,6 +164,8 @@ __global__ void __launch_bounds__(1024)
   __syncthreads();
   if (threadIdx.x == 0) atomicMax(&of->ended, device_time_ns());
 }
+
+__global__ void write_to(std::uint64_t* place) { *place = 1; }
 
 /// How a kind of kernel fills a GPU.
 struct shape {
@@ -315,6 +325,29 @@ void execute_anew(int) {
   _exit(127);
 }
 
+/// Runs kernels without end in a context of its own, beside the one of the runtime.
+[[noreturn]] void run_in_new_context(int device, volatile std::uint64_t* page, std::size_t counter,
+                                     std::uint64_t iterations, std::uint32_t every) {
+  // All releases export it with these parameters; the headers of some name another one.
+  using creator = int (*)(void**, unsigned, int);
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (library == nullptr) fail("cannot load libcuda.so.1: %s", dlerror());
+  const auto create = reinterpret_cast<creator>(dlsym(library, "cuCtxCreate_v2"));
+  if (create == nullptr) fail("libcuda.so.1 lacks cuCtxCreate_v2");
+  void* context = nullptr;
+  const int error = create(&context, 0, device);
+  if (error != 0) fail("cuCtxCreate_v2 failed: error %d", error);
+  void* mapped = nullptr;
+  CHECK(cudaHostGetDevicePointer(&mapped, const_cast<std::uint64_t*>(page), 0));
+  progress* const of = new_progress();
+  const shape as = offline_shape(device);
+  page[contexts] = page[contexts] + 1;
+  for (;;) {
+    launch(as, nullptr, static_cast<std::uint64_t*>(mapped) + counter, of, iterations, every);
+    CHECK(cudaDeviceSynchronize());
+  }
+}
+
 int offline(const options& chosen) {
   constexpr std::size_t in_flight = 4;
   struct stream {
@@ -372,6 +405,23 @@ int offline(const options& chosen) {
       all.push_back(made);
     }
   }
+  cudaFuncAttributes loaded{};  // A hold could delay the load of the kernel at its launch.
+  CHECK(cudaFuncGetAttributes(&loaded, write_to));
+  std::thread{[&] {
+    CHECK(cudaSetDevice(all.front().device));
+    std::size_t next = first_counter + all.size();
+    const std::size_t first = next;
+    for (;; usleep(1000)) {
+      if (page[exit_wanted] != 0) std::exit(0);
+      if (page[crash_wanted] != 0) {
+        write_to<<<1, 1, 0, all.front().in>>>(reinterpret_cast<std::uint64_t*>(64));
+        CHECK(cudaGetLastError());
+        page[crash_wanted] = 0;
+      }
+      for (; next - first < page[contexts_wanted] && next < first_counter + counters; ++next)
+        std::thread{run_in_new_context, all.front().device, page, next, iterations, every}.detach();
+    }
+  }}.detach();
   for (;;) {
     if (page[pause_wanted] != 0) {
       for (const stream& each : all) CHECK(cudaStreamSynchronize(each.in));

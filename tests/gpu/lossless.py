@@ -22,19 +22,22 @@ LEAST_PER_SECOND = 20
 class Marks(threading.Thread):
     """Begins and ends online work of a client until stop() is called."""
 
-    def __init__(self, client, seed):
+    def __init__(self, client, seed, busy=None, idle=None):
         super().__init__(daemon=True)
         self.client = client
         self.random = random.Random(seed)
+        self.busy, self.idle = busy or BUSY, idle or IDLE
+        self.made = 0
         self.stopping = threading.Event()
         self.start()
 
     def run(self):
         while not self.stopping.is_set():
             self.client.begin()
-            time.sleep(self.random.uniform(*BUSY))
+            time.sleep(self.random.uniform(*self.busy))
             self.client.end()
-            time.sleep(self.random.uniform(*IDLE))
+            self.made += 1
+            time.sleep(self.random.uniform(*self.idle))
 
     def stop(self):
         self.stopping.set()

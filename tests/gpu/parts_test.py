@@ -6,9 +6,13 @@ Runs parts of nvidia.py with programs and a daemon that only pretend, and checks
 import argparse
 import contextlib
 import io
+import json
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
+import threading
 
 import nvidia
 
@@ -18,6 +22,9 @@ failures = []
 def check(good, what):
     if not good:
         failures.append(what)
+
+
+HELD = 30  # Word of the page of a pretended program.
 
 
 class PretendedClient:
@@ -32,6 +39,7 @@ class PretendedDaemon:
 
     suspends = 0
     begins = 1
+    process = argparse.Namespace(pid=os.getpid())
 
     def __init__(self, context, **options):
         self.options = options
@@ -46,6 +54,15 @@ class PretendedDaemon:
     def connect(self):
         return PretendedClient()
 
+    def check_alive(self):
+        pass
+
+    def agent(self):
+        return os.getpid()
+
+    def guardian(self, agent):
+        return agent
+
     def status(self):
         return {"clients": [{"name": "torch_server"}],
                 "statistics": {"failures": {"attach_failures": 0}, "suspend_call": {"count": self.suspends},
@@ -53,6 +70,65 @@ class PretendedDaemon:
 
     def stop(self):
         pass
+
+
+class HoldingDaemon(PretendedDaemon):
+    """Lets the programs pause, with three processes that pretend to be its own. What of these is left ends the pause. With
+    `guarding` unset, the guardian does not."""
+
+    guarding = True
+
+    def __init__(self, context, **options):
+        super().__init__(context, **options)
+        self.on = context
+        self.process, self.acting, self.guarded = (
+            subprocess.Popen(["sleep", "1000"], preexec_fn=nvidia.die_with_parent) for _ in range(3))
+        self.ended = threading.Event()
+        self.holding = False
+        self.watcher = threading.Thread(target=self.watch, daemon=True)
+        self.watcher.start()
+
+    def agent(self):
+        return self.acting.pid
+
+    def guardian(self, agent):
+        return self.guarded.pid
+
+    def states(self):
+        def state(process):
+            if process.poll() is not None:
+                return "killed"
+            stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8")
+            return "stopped" if stat.rsplit(")", 1)[1].split()[0] == "T" else ""
+        return [state(each) for each in (self.acting, self.guarded, self.process)]
+
+    def watch(self):
+        while not self.ended.wait(0.005):
+            agent, guardian, daemon = self.states()
+            survives = agent and not guardian and self.guarding or guardian and not agent or daemon and not (agent and guardian)
+            if survives or agent and guardian == "killed" and not daemon:
+                self.ended.wait(0.02)
+                self.move(False)
+
+    def move(self, hold):
+        self.holding = hold
+        for load in self.on.loads:
+            load.order(HELD, int(hold))
+
+    def connect(self):
+        return argparse.Namespace(begin=lambda: self.move(True), end=lambda: self.move(False), close=lambda: None)
+
+    def rescue(self):
+        self.move(False)
+        return argparse.Namespace(returncode=0)
+
+    def stop(self):
+        self.ended.set()
+        self.watcher.join()
+        for each in (self.process, self.acting, self.guarded):
+            each.kill()
+            each.wait()
+        self.move(False)
 
 
 PAGE = '''
@@ -82,11 +158,31 @@ put(page, 17, 5 if wrong == "parameters" else 4)
 put(page, 18, 1)
 time.sleep(1000)
 '''
-CHECKSUM = "#!" + sys.executable + "\n" + PAGE + '''
-import os
-options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+LOAD = "#!" + sys.executable + "\n" + PAGE + '''
+import os, json, signal
+what, options = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))
+if what in ("wakes", "online"):
+    print(json.dumps({"n": 100, "p50": 5, "p99": 9, "p50_us": 70, "p99_us": 90, "max_us": 99, "offline_per_us": 0}))
+    sys.exit()
 page = mapped(options["--page"])
-number = 0
+word = lambda number: struct.unpack_from("<q", page, 8 * number)[0]
+put(page, 16, word(16) + 1)
+signal.signal(signal.SIGUSR1, lambda *_: os.execv(sys.argv[0], sys.argv))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+number, crashes = word(0), 0
+while what in ("offline", "rest"):
+    held = word(30)
+    number += what == "offline" and not held
+    put(page, 21, word(20))
+    for stream in range(int(options.get("--streams", 0)) + word(21)):
+        put(page, stream, number)
+    crashes = crashes or word(22)
+    put(page, 22, 0)
+    if crashes and not held:
+        sys.exit(1)
+    if word(23):
+        sys.exit()
+    time.sleep(0.001)
 while True:
     number += 1
     put(page, 1, 132 * number)
@@ -103,11 +199,12 @@ def part(name, quick=True, trace=None, **environment):
     with tempfile.TemporaryDirectory(dir=work) as folder, contextlib.redirect_stdout(io.StringIO()):
         folder = pathlib.Path(folder)
         load = folder / "gpu_load"
-        load.write_text(CHECKSUM)
+        load.write_text(LOAD)
         load.chmod(0o755)
         on = nvidia.Context(argparse.Namespace(quick=quick, driver="nvidia", bin=folder, library="none", load=load, out=folder,
                                                trace=trace))
         on.torch = True
+        on.rates = {"offline": 1, "online": 1}
         on.environment.update({"WRONG": "", **environment, "RUNS": str(folder / "runs")})
         (folder / "train_exact.py").write_text(TRAIN)
         sluice = folder / "sluice"
@@ -180,6 +277,18 @@ for line in sys.stdin:
 # sluice lab, of which the figures of one row are wanted.
 LAB = "#!" + sys.executable + '''
 import json, pathlib, sys
+if sys.argv[1] in ("suspend", "resume"):
+    import mmap, os, time
+    words = pathlib.Path(f"/proc/{sys.argv[-1]}/cmdline").read_bytes().split(b"\\0")
+    with open(words[words.index(b"--page") + 1], "r+b") as file:
+        page = mmap.mmap(file.fileno(), 0)
+    page[240] = sys.argv[1] == "suspend"  # Word 30.
+    if sys.argv[1] == "suspend":
+        pathlib.Path(os.environ["SLUICE_DIRECTORY"], "owner.1").touch()
+        print(json.dumps({"event": "suspend", "queues": [{"suspended": True}]}), flush=True)
+        while page[240]:
+            time.sleep(0.001)
+    sys.exit()
 assert sys.argv[1] == "lab" and pathlib.Path(sys.argv[sys.argv.index("--trace") + 1]).exists()
 row = {key: {"mean": number} for number, key in enumerate(("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "offline_percent"))}
 policies = [value for option, value in zip(sys.argv, sys.argv[1:]) if option == "--policy"]
@@ -273,6 +382,85 @@ def check_torch_server():
     check(kept(seen) == [True, False, False], f"a daemon that does nothing: {seen}")
 
 
+def check_faults():
+    faults = nvidia.faults
+    table = {faults.title(each): faults.expected(*each) for each in faults.COMBINATIONS}
+    check(len(table) == 26 and sum(third for _, third in table.values()) == 10, f"combinations: {table}")
+    for name, expected in (("agent killed", (0.2, False)), ("agent stopped, daemon killed", (0.7, False)),
+                           ("guardian stopped, daemon killed", (0.2, False)), ("guardian stopped", (0.7, False)),
+                           ("agent killed, guardian killed", (2, False)), ("agent killed, guardian stopped", (2, True)),
+                           ("agent stopped, guardian killed, daemon stopped", (1, True))):
+        check(table[name] == expected, f"{name}: {table[name]}")
+    xid = "[1.5] NVRM: Xid (PCI:0000:04:00): 31, pid={}, name=gpu_load, channel 0x8, intr 0. MMU Fault"
+    check(faults.xids([xid.format(7), xid.format("'<unknown>'"), "NVRM: other"]) == [("31", "7"), ("31", "<unknown>")], "Xid")
+    nvidia.Daemon, nvidia.wait_held = HoldingDaemon, held
+    faults.SETTLE, faults.NO_SURVIVOR, faults.QUICK = 0.2, 0.1, [*faults.QUICK[:3], *faults.QUICK[-3:]]
+    log = []
+    nvidia.kernel_log = lambda: list(log)
+    crash = faults.crash
+
+    def pretended_used():
+        # Of programs that run: half of their memory counts less than what is freed.
+        return lambda: sum(2048 << 20 for each in contexts[-1].loads if each.name == "offline" and each.process.poll() is None)
+
+    contexts = []
+    nvidia.used_memory = pretended_used
+    of_part = faults.Unit.__init__
+
+    def logged(on, load, before):
+        found = crash(on, load, before)
+        line = xid.format(load.pid)
+        log.append(line)
+        extra = [xid.format(1)] if on.environment["WRONG"] == "other" and len(log) > 1 else []
+        log.extend(extra)
+        return [*found, line, *extra]
+
+    faults.crash = logged
+    make = nvidia.Context.__init__
+
+    def remembered(context, *rest):
+        make(context, *rest)
+        contexts.append(context)
+
+    nvidia.Context.__init__ = remembered
+    seen = part("faults")
+    check(seen["outcome"] == "passed" and all(kept(seen)), f"faults: {seen}")
+    names = " ".join(each["name"] for each in seen["bounds"])
+    check(all(text in names for text in ("all killed and sluice rescue", "guardian killed", "made while held", "crash while held",
+                                         "held program exits", "held program killed")), f"bounds: {names}")
+    log.clear()
+    faults.QUICK = []
+    seen = part("faults", WRONG="other")
+    check(seen["outcome"] == "failed" and kept(seen).count(False) == 4, f"Xid of others: {seen}")
+    log.clear()
+    HoldingDaemon.guarding, faults.QUICK, nvidia.PATIENCE = False, [("killed", "", "")], 2
+    seen = part("faults")
+    check(seen["outcome"] == "failed" and "agent killed" in seen["problems"][0], f"a guardian that does nothing: {seen}")
+    nvidia.PATIENCE, HoldingDaemon.guarding = 30, True
+
+    faults.QUICK_CYCLES, faults.QUICK_HOLD, faults.WARM_UP, faults.CYCLE = 20, 0.5, 5, (0.001, 0.001)
+    nvidia.agent_of = lambda lock: os.getpid()
+    nvidia.guardian_of = lambda agent: agent
+    HoldingDaemon.suspends = 0
+    status = HoldingDaemon.status
+
+    def counted(daemon):
+        HoldingDaemon.suspends += 40
+        return status(daemon)
+
+    HoldingDaemon.status = counted
+    seen = part("faults-long")
+    check(seen["outcome"] == "passed" and all(kept(seen)), f"faults-long: {seen}")
+    HoldingDaemon.status = status
+    seen = part("faults-long")
+    check(seen["outcome"] == "failed" and kept(seen).count(False) == 1, f"faults-long without suspends: {seen}")
+
+
+def held(load):
+    nvidia.wait_until(lambda: load.still_since(0.03), 30, f"hold of {load.name}")
+    return load.counts()
+
+
 work = sys.argv[1] if len(sys.argv) > 1 else None
 nvidia.Daemon = PretendedDaemon
 nvidia.kernel_log = lambda: []
@@ -281,5 +469,6 @@ check_lossless()
 check_checksum()
 check_llm()
 check_torch_server()
+check_faults()
 print("\n".join(failures) or "passed")
 sys.exit(1 if failures else 0)
