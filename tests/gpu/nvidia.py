@@ -34,6 +34,7 @@ import time
 
 sys.modules.setdefault("nvidia", sys.modules[__name__])  # Modules with parts import this one.
 
+import cost  # noqa: E402
 import faults  # noqa: E402
 import llm  # noqa: E402
 import lossless  # noqa: E402
@@ -1209,7 +1210,7 @@ def accept(on):
 
 
 PARTS = {each.__name__.replace("_", "-"): each for each in (
-    doctor, queues, hold, table, faults.faults, faults.faults_long, several, seeing,
+    doctor, queues, hold, table, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
     lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server,
     accept)}

@@ -4,16 +4,20 @@
 Runs parts of nvidia.py with programs and a daemon that only pretend, and checks what the parts make of them."""
 
 import argparse
+import collections
 import contextlib
 import io
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 
+import floor as cost_floor
 import nvidia
 
 failures = []
@@ -35,7 +39,7 @@ class PretendedClient:
 
 
 class PretendedDaemon:
-    """Reports as many suspends as the test wants."""
+    """Reports as many suspends as the test wants, and records as many."""
 
     suspends = 0
     begins = 1
@@ -69,7 +73,20 @@ class PretendedDaemon:
                                "begins": self.begins}}
 
     def stop(self):
-        pass
+        if self.options.get("record"):
+            with open(self.options["record"], "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in recorded(self.suspends))
+
+
+def recorded(count):
+    """A recording in which one process is suspended for each begin: 90 us after it, for 600 us, and resumed in 300 us."""
+    for number in range(count):
+        at = 10 ** 7 * number + 1
+        yield {"t": at + 50000, "is": "work", "client": 1, "begun": number + 1, "first": at}
+        for kind, number_, since in (("suspend", 2 * number, at), ("resume", 2 * number + 1, at + 5000000)):
+            yield {"t": since + 60000, "is": "batch", "id": number_, "process": 1, "gpu": 1, "kind": kind, "queues": [0]}
+            yield {"t": since + 800000, "is": "done", "id": number_, "process": 1, "gpu": 1, "kind": kind, "queues": [0],
+                   "started": since + 90000, "finished": since + (690000 if kind == "suspend" else 390000)}
 
 
 class HoldingDaemon(PretendedDaemon):
@@ -211,8 +228,15 @@ def part(name, quick=True, trace=None, **environment):
         sluice.write_text(LAB)
         sluice.chmod(0o755)
         (folder / "llm_server.py").write_text(SERVER)
-        nvidia.lossless.HERE = nvidia.llm.HERE = folder
+        (folder / "floor.py").write_text(FLOOR)
+        nvidia.lossless.HERE = nvidia.llm.HERE = nvidia.cost.HERE = folder
         return nvidia.run_part(on, name, 60)
+
+
+FLOOR = '''
+import json, os
+print(json.dumps({"channels": 8, "suspend": [590, 700], "resume": [300, 350], "processor": 1e9}))
+'''
 
 
 def kept(result):
@@ -382,6 +406,40 @@ def check_torch_server():
     check(kept(seen) == [True, False, False], f"a daemon that does nothing: {seen}")
 
 
+def check_cost():
+    cost = nvidia.cost
+    cost.QUICK_CYCLES, cost.BUSY, cost.IDLE = 50, (0.0001, 0.0002), (0.0001, 0.0002)
+    PretendedDaemon.suspends = 50
+    lines = [json.dumps(line, separators=(",", ":")) + "\n" for line in recorded(3)]
+    calls = cost.read_calls([*lines, '{"t":9,"is":"gap","count":4}\n', lines[-1][:-3]], 1)
+    check([tuple(round(each) for each in begin) for begin in calls.begins] == [(60, 90, 600)] * 3, f"begins: {calls}")
+    check((calls.suspend, calls.resume, calls.lost, calls.failed) == ([600] * 3, [300] * 3, 4, 0), f"calls: {calls}")
+    check(cost.read_calls(lines, 2).begins == [], "a begin that suspended one process of two")
+    check(len(cost.read_calls(lines[:-2], 1).begins) == 3 and len(cost.read_calls(lines[:-3], 1).begins) == 2, "a cut end")
+    failed = lines[2].replace('"queues"', '"errno":5,"queues"')
+    check(cost.read_calls([*lines[:2], failed], 1)[0::4] == ([], 1), "a call that failed")
+    nvidia.wait_held = lambda load: load.counts()
+    nvidia.load_of_agent = lambda daemon, seconds: [time.sleep(0.1) or 0.5, 0]
+    # The programs of this test do not come as 4.
+    cost.measure_calls, measure = lambda on, state, count, cycles: count == 1 and measure(on, state, count, cycles), cost.measure_calls
+    seen = part("cost")
+    check(seen["outcome"] == "passed" and all(kept(seen)) and len(seen["bounds"]) == 13, f"cost: {seen}")
+    check(seen["figures"]["cost: 1 busy: from there until all are off the GPU, p50 / p99"]["values"] == [600, 600],
+          f"cost: {seen['figures']}")
+    PretendedDaemon.suspends = 10
+    seen = part("cost")
+    check(seen["outcome"] == "failed" and kept(seen).count(False) == 2, f"too few suspends: {seen}")
+
+    memory = struct.pack("<7I", 1, 0xc1d00123, 0x5c000007, 9, 0x5c000008, 0xc1d00123, 0xc1d00044) + b"\0\0\0"
+    counts = collections.Counter()
+    cost_floor.count_handles(memory, counts)
+    cost_floor.count_handles(b"\0" + memory, counts)
+    check(counts == {0xc1d00123: 2}, f"handles: {counts}")
+    call = bytes(cost_floor.disabling([(0xc1d00123, 0x5c000010), (0xc1d00124, 0x5c000011)], True))
+    check(len(call) >= 536 and struct.unpack_from("<BxxxIBBxxxxxxQII", call) == (1, 2, 0, 0, 0, 0xc1d00123, 0xc1d00124)
+          and struct.unpack_from("<II", call, 280) == (0x5c000010, 0x5c000011), f"a call: {call}")
+
+
 def check_faults():
     faults = nvidia.faults
     table = {faults.title(each): faults.expected(*each) for each in faults.COMBINATIONS}
@@ -469,6 +527,7 @@ check_lossless()
 check_checksum()
 check_llm()
 check_torch_server()
+check_cost()
 check_faults()
 print("\n".join(failures) or "passed")
 sys.exit(1 if failures else 0)
