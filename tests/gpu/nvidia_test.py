@@ -302,6 +302,8 @@ def check_measurement(folder):
                 on.keep_logs()
                 check(on.result["problems"] == ["other: no such policy"], f"{name}: problems: {on.result['problems']}")
                 rows = {(each["load"], each["mode"]): each for each in on.result["serving"]["rows"]}
+                broken = [rows.pop((load, "other")) for load in serving.LOADS]
+                check(all(each["why"] == "failed: no such policy" for each in broken), f"{name}: {broken}")
                 check(len(rows) == 15 and all(each["rounds"] == 2 for each in rows.values()), f"{name}: {list(rows)}")
                 check(len({each["due"] for (load, _), each in rows.items() if load == 0.3}) == 1, f"{name}: arrivals")
                 check(rows[0.3, "alone"]["steps"] is None and rows[0.3, "beside"]["steps"][0] > 100, f"{name}: steps")
@@ -313,6 +315,7 @@ def check_measurement(folder):
                 check(len(on.result["bounds"]) >= 2, f"{name}: bounds")
                 json.dumps(on.result)
         finally:
+            serving.MODES = modes
             on.clean()
             shutil.rmtree(on.scratch)
     check(marked and marked[-1] == "-" and len(set(marked)) == 2, f"marks: {set(marked)}")

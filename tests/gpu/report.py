@@ -100,7 +100,7 @@ def serving_cells(measured):
         def middle(key, form=".0f"):
             return f"{row[key][0]:{form}}" if row[key] else "-"
 
-        shown = ["overloaded", "", "", "", ""]
+        shown = [row.get("why", "overloaded"), "", "", "", ""]
         if not row["overloaded"]:
             shown = [middle("p50"), middle("p90"), middle("p99"), f"{row['p99'][1]:.0f} to {row['p99'][2]:.0f}",
                      middle("max")]

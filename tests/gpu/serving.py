@@ -153,6 +153,8 @@ def bounds(rows, offline, short=False):
 class Measurement:
     """One kind of requests beside one kind of offline work. Both programs run from the begin to the end."""
 
+    starts = 0  # s of a round in which other programs start.
+
     def __init__(self, on, server, offline, short):
         self.on, self.server, self.offline, self.short = on, server, offline, short
         self.modes = SHORT_MODES if short else MODES
@@ -160,7 +162,8 @@ class Measurement:
         self.rounds = 1 if on.quick else ROUNDS
         self.rows = collections.defaultdict(list)
         self.alone = []  # Offline steps/s, by round.
-        self.daemon, self.has, self.aims, self.broken = None, None, {}, set()
+        self.daemon, self.has, self.aims = None, None, {}
+        self.broken = {}  # Why a mode has no figures.
         self.counted = collections.Counter()
 
     def write_arrivals(self, name, load, seconds):
@@ -174,7 +177,7 @@ class Measurement:
         daemons = sum(len(self.loads) if "{target}" in (mode.policy or "") else mode.policy is not None
                       for mode in self.modes)
         left = self.on.deadline - time.monotonic() - 30
-        each = left / self.rounds - daemons * DAEMON - OFFLINE_ALONE - 1
+        each = left / self.rounds - daemons * DAEMON - self.starts - OFFLINE_ALONE - 1
         each = each / len(self.modes) - 0.3 * len(self.loads)
         return max(SHORTEST, min(each, 4 if self.on.quick else LONGEST))
 
@@ -197,21 +200,30 @@ class Measurement:
             longest = max(longest, time.monotonic() - began)
 
     def round(self, number):
+        self.measure_offline()
+        self.measure(number, self.modes)
+
+    def measure_offline(self):
         self.offline.wait_moving()
         time.sleep(0.3)
         before = self.offline.progress()
         time.sleep(OFFLINE_ALONE)
         self.alone.append(rate(before, self.offline.progress()))
-        others = list(self.modes[1:])
+
+    def measure(self, number, modes):
+        others = list(modes[1:])
         random.Random(number).shuffle(others)  # Not the same one is always behind the same other one.
-        for mode in (self.modes[0], *others):
-            began, said = time.monotonic(), []
-            for load in self.loads:
-                if self.prepare(mode, load):
-                    self.rows[load, mode.name].append(self.row(mode, load))
-                    said.append(f"{100 * load:g} %: {brief(self.rows[load, mode.name][-1])}")
-            self.drop_daemon(mode)
-            self.on.say(f"round {number + 1}, {mode.name}: {time.monotonic() - began:.1f} s; {', '.join(said)}")
+        for mode in (modes[0], *others):
+            self.turn(number, mode)
+
+    def turn(self, number, mode):
+        began, said = time.monotonic(), []
+        for load in self.loads:
+            if self.prepare(mode, load):
+                self.rows[load, mode.name].append(self.row(mode, load))
+                said.append(f"{100 * load:g} %: {brief(self.rows[load, mode.name][-1])}")
+        self.drop_daemon(mode)
+        self.on.say(f"round {number + 1}, {mode.name}: {time.monotonic() - began:.1f} s; {', '.join(said)}")
 
     def prepare(self, mode, load):
         """Lets what the mode needs run: the offline program, and a daemon with its policy. Returns whether it runs."""
@@ -234,7 +246,7 @@ class Measurement:
         except Exception as error:  # Of one policy: the others have their rows.
             self.offline.check_alive()
             self.on.problem(f"{mode.name}: {error}")
-            self.broken.add(mode.name)
+            self.broken[mode.name] = f"failed: {error}"
             self.daemon = self.has = None
             for each in list(self.on.daemons):
                 self.on.drop(each)
@@ -294,8 +306,12 @@ class Measurement:
 
     def show(self, title):
         """What was measured, also where the part ended early."""
-        rows = {key: summary(self.rows[key]) for key in
-                ((load, mode.name) for load in self.loads for mode in self.modes) if self.rows.get(key)}
+        rows = {}
+        for load, name in ((load, mode.name) for load in self.loads for mode in self.modes):
+            if name in self.broken:
+                rows[load, name] = {**summary([]), "why": self.broken[name]}
+            elif self.rows.get((load, name)):
+                rows[load, name] = summary(self.rows[load, name])
         offline = [statistics.median(self.alone), min(self.alone), max(self.alone)] if self.alone else None
         on = self.on
         on.result["serving"] = {
@@ -307,7 +323,7 @@ class Measurement:
         for (load, name), row in rows.items():
             start = f"{title}: {100 * load:g} %, {name}"
             if row["overloaded"]:
-                on.note(f"{start}: overloaded")
+                on.note(f"{start}: {row.get('why', 'overloaded')}")
             else:
                 on.figure(f"{start}: p50 / p90 / p99 / max", [row[key][0] for key in ("p50", "p90", "p99", "max")],
                           "us")
@@ -326,8 +342,11 @@ class Measurement:
                 on.problem(f"{mode.name}: the daemon suspended nothing")
             if counts and "quantum" in mode.name and not counts["quanta"]:
                 on.problem(f"{mode.name}: the daemon set no quantum")
-        for each in bounds(rows, offline, self.short):
+        for each in self.bounds(rows, offline):
             on.bound({**each, "name": f"{title}: {each['name']}"})
+
+    def bounds(self, rows, offline):
+        return bounds(rows, offline, self.short)
 
 
 def rate(before, after):
