@@ -39,6 +39,7 @@ import faults  # noqa: E402
 import llm  # noqa: E402
 import lossless  # noqa: E402
 import report as reporting  # noqa: E402
+import rivals  # noqa: E402
 import seeing as analysis  # noqa: E402
 import serving as beside  # noqa: E402
 import torch_server  # noqa: E402
@@ -415,7 +416,7 @@ environment = [{{ when = "SLUICE_TEST_ROLE=offline", role = "offline" }},
 class Server:
     """An online program that marks no requests, and makes them as lines of its standard input order."""
 
-    def __init__(self, context, name, command):
+    def __init__(self, context, name, command, limit=4 * PATIENCE):
         self.name = name
         self.log = context.log(name)
         self.process = subprocess.Popen(list(map(str, command)), bufsize=0, stdin=subprocess.PIPE,
@@ -423,7 +424,7 @@ class Server:
                                         env={**context.environment, "SLUICE_TEST_ROLE": "online"})
         self.pid = self.process.pid
         context.servers.append(self)
-        self.described = self.answer(4 * PATIENCE)
+        self.described = self.answer(limit)
         self.alone_us = self.described["alone_us"]
         self.gpu_us = self.described.get("gpu_us", self.alone_us)
 
@@ -474,6 +475,7 @@ class Context:
         self.library = chosen.library
         self.load = chosen.load
         self.trace = chosen.trace
+        self.rivals = chosen.rivals
         self.out = pathlib.Path(chosen.out)
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="sluice-gpu."))
         self.environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -485,7 +487,7 @@ class Context:
         self.part = ""
         self.number = 0
         self.result = None
-        self.expected = []
+        self.excused = set()  # Lines of the kernel's log that do not fail the part.
         self.loads, self.servers, self.daemons, self.others, self.files = [], [], [], [], []
 
     def file(self, name, size):
@@ -1212,12 +1214,12 @@ def accept(on):
 PARTS = {each.__name__.replace("_", "-"): each for each in (
     doctor, queues, hold, table, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
-    lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server,
+    lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server, rivals.rivals,
     accept)}
 
 
 NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long", "lossless", "llm",
-                "torch-server"}
+                "torch-server", "rivals"}
 
 
 class OutOfTime(BaseException):
@@ -1228,7 +1230,7 @@ def run_part(on, name, limit):
     on.part = name
     on.result = {"outcome": "passed", "seconds": 0, "problems": [], "notes": [], "figures": {}, "bounds": []}
     on.deadline = now() + limit
-    on.expected = []  # Lines of the kernel's log that do not fail the part.
+    on.excused = set()
     print(f"=== {name}: {PARTS[name].__doc__}", flush=True)
     start = now()
     before = kernel_log()
@@ -1251,7 +1253,7 @@ def run_part(on, name, limit):
         on.keep_logs()
     added = of_driver(new_lines(before, kernel_log()))
     for line in added:
-        if ("Xid" in line or "NVRM" in line) and line not in on.expected:
+        if ("Xid" in line or "NVRM" in line) and line not in on.excused:
             on.problem(f"the kernel's log: {line}")
     on.result["kernel_log"] = added[:100]
     if added:
@@ -1338,6 +1340,7 @@ def main():
     running.add_argument("--revision", default="unknown", help="revision of sluice")
     running.add_argument("--driver", default="nvidia", help="driver of sluice")
     running.add_argument("--trace", help="requests in the Azure LLM trace format, for the part llm")
+    running.add_argument("--rivals", help="folder of XSched, for the part rivals")
     running.add_argument("--quick", action="store_true")
     running.add_argument("parts", nargs="*")
     listing = commands.add_parser("parts")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# usage: tests/gpu/nvidia.sh [--bundle DIR] [--trace FILE] [--quick] [PART...]
+# usage: tests/gpu/nvidia.sh [--bundle DIR] [--trace FILE] [--rivals DIR]
+#                            [--quick] [PART...]
 #        tests/gpu/nvidia.sh report [--html PATH] FILE...
 # Test sluice on this machine's NVIDIA GPUs. The GPUs must be unused. Run it as
 # root. Without PART, run all parts.
@@ -7,6 +8,8 @@
 #                 Default: the release build, or SLUICE_BIN
 #   --trace FILE  Requests for the part llm, in the Azure LLM trace format.
 #                 Default: the part is skipped
+#   --rivals DIR  What rivals.sh has built, for the part rivals. Default: its row
+#                 XSched has no figures
 #   --quick       Run each part for at most 2 minutes instead of 8
 # The script writes a JSON file and logs to $OUT, or else to ./nvidia-results.
 # SLUICE_CUDA_ARCH is nvcc's -arch (default: native).
@@ -34,11 +37,12 @@ bin=${SLUICE_BIN:-$top/build/release/bin}
 bundle=
 quick=()
 trace=()
+rivals=()
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help)
-      sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       echo "PART:" $(python3 -B "$here/nvidia.py" parts) | fold -sw 78
       exit 0
       ;;
@@ -51,6 +55,12 @@ while [ $# -gt 0 ]; do
       [ $# -gt 1 ] || unable "--trace: the file is missing"
       [ -r "$2" ] || unable "--trace: cannot read $2"
       trace=(--trace "$2")
+      shift
+      ;;
+    --rivals)
+      [ $# -gt 1 ] || unable "--rivals: the folder is missing"
+      [ -d "$2" ] || unable "--rivals: cannot open the folder $2"
+      rivals=(--rivals "$(cd "$2" && pwd)")
       shift
       ;;
     --quick) quick=(--quick) ;;
@@ -95,4 +105,5 @@ load=$build/gpu_load
   unable "nvcc cannot compile gpu_load.cu; for another GPU than this machine's, set SLUICE_CUDA_ARCH, such as sm_90"
 }
 exec python3 -B "$here/nvidia.py" run --bin "$bin" --library "$library" --load "$load" --out "$out" \
-  --revision "${revision:-unknown}" ${trace[@]+"${trace[@]}"} ${quick[@]+"${quick[@]}"} ${parts[@]+"${parts[@]}"}
+  --revision "${revision:-unknown}" ${trace[@]+"${trace[@]}"} \
+  ${rivals[@]+"${rivals[@]}"} ${quick[@]+"${quick[@]}"} ${parts[@]+"${parts[@]}"}

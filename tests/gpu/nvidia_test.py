@@ -2,8 +2,9 @@
 """usage: nvidia_test.py [WORK_DIR]
 
 Checks what of the tests on NVIDIA GPUs can be checked without a GPU: the scripts compile, they refuse wrong options and
-machines without a driver, `report` merges results, seeing.py compares a recording with a log, and serving.py measures
-fake programs. Where nvcc is installed, the loads are compiled, too. README.md beside this file has the commands."""
+machines without a driver, `report` merges results, seeing.py compares a recording with a log, and serving.py and
+rivals.py measure fake programs. Where nvcc is installed, the loads are compiled, too. README.md beside this file has the
+commands."""
 
 import argparse
 import contextlib
@@ -19,6 +20,7 @@ import time
 
 import nvidia
 import report as merging
+import rivals
 import seeing
 import serving
 
@@ -270,6 +272,7 @@ FAKE_TORCH = """import sys, time, types
 from unittest.mock import MagicMock
 made = MagicMock()
 made.cuda.synchronize = lambda: time.sleep(0.002)
+made.cuda.Stream = lambda **how: types.SimpleNamespace(synchronize=made.cuda.synchronize)
 made.cuda.Event = lambda: types.SimpleNamespace(record=lambda: None, synchronize=lambda: time.sleep(0.001))
 sys.modules["torch"] = made
 """
@@ -282,8 +285,8 @@ def check_measurement(folder):
     serving.WARM_UP = serving.WARM_UP_UNMARKED = serving.OFFLINE_ALONE = 0.1
     serving.ROUNDS = 2
     with contextlib.redirect_stdout(io.StringIO()):
-        on = nvidia.Context(argparse.Namespace(quick=False, trace=None, driver="none", bin="/", library="/no/library", load="/",
-                                               out=folder / "out"))
+        on = nvidia.Context(argparse.Namespace(quick=False, trace=None, rivals=None, driver="none", bin="/",
+                                               library="/no/library", load="/", out=folder / "out"))
         on.out.mkdir()
         on.environment["PYTHONPATH"] = str(folder)
         on.part, on.deadline, on.policies = "serving", time.monotonic() + 100, []
@@ -322,11 +325,101 @@ def check_measurement(folder):
     return on.result
 
 
+# MPS as far as the part uses it. Its server outlives the control daemon if nothing asks that to quit.
+MPS_CONTROL = "#!" + sys.executable + '''
+import os, pathlib, subprocess, sys, time
+pipes = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+if sys.argv[1:] == ["-f"]:
+    server = subprocess.Popen(["sleep", "1000"])
+    (pipes / "server").write_text(str(server.pid))
+    while not (pipes / "quit").exists():
+        time.sleep(0.01)
+    server.kill()
+    server.wait()
+    sys.exit(0)
+order = sys.stdin.read().strip()
+if order == "quit":
+    (pipes / "quit").touch()
+elif order.startswith("get_client_list"):
+    for each in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"={pipes}\\0".encode() in each.read_bytes():
+                print(each.parent.name)
+        except OSError:
+            pass
+elif (pipes / "server").exists():
+    print((pipes / "server").read_text())
+else:
+    sys.exit(1)
+'''
+XSERVER = '''#!/bin/sh
+echo "events receiver started" >&2
+exec sleep 1000
+'''
+# Runs a command without new namespaces; under XSched, a training crashes.
+NAMESPACE = '''#!/bin/sh
+while [ "${1#--}" != "$1" ]; do shift; done
+case $* in *trainer.py*) echo "no such symbol" >&2; exit 1 ;; esac
+exec "$@"
+'''
+
+
+def check_rivals(folder):
+    """The part with programs that pretend: the rows of each rival, what crashes, and what is left."""
+    programs = folder / "programs"
+    for name, text in (("nvidia-cuda-mps-control", MPS_CONTROL), ("unshare", NAMESPACE), ("nsenter", NAMESPACE),
+                       ("xsched/bin/xserver", XSERVER)):
+        (programs / name).parent.mkdir(parents=True, exist_ok=True)
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (programs / "xsched/REVISION").write_text("XSched of some day\n")
+    nvidia.kernel_log = lambda: []
+    rivals.LOADS, rivals.START = (0.3,), 2
+    nvidia.Server.mark = lambda server, socket: None
+    for given, control, serving.ROUNDS in ((programs, True, 2), (None, False, 1)):
+        with contextlib.redirect_stdout(io.StringIO()):
+            on = nvidia.Context(argparse.Namespace(quick=False, trace=None, rivals=given, driver="none", bin="/",
+                                                   library="/no/library", load="/", out=folder / "out"))
+            on.environment["PYTHONPATH"] = str(folder)
+            on.policies, on.torch = [], True
+            on.daemon = lambda **how: FakeDaemon(on, **how)
+            if control:
+                on.environment["PATH"] = f"{programs}:{on.environment['PATH']}"
+            else:
+                (programs / "nvidia-cuda-mps-control").unlink()
+            made = nvidia.run_part(on, "rivals", 100)
+            shutil.rmtree(on.scratch)
+        json.dumps(made)
+        rows = {each["mode"]: each for each in made["serving"]["rows"]}
+        check(made["outcome"] == "passed" and list(rows) == [each.name for each in (
+            *rivals.OWN, *(serving.Mode(name, None, False, None) for name in (*rivals.MPS, rivals.STREAMS, rivals.XSCHED)))],
+            f"rivals: {made}")
+        lacking = {name: each["why"] for name, each in rows.items() if "why" in each}
+        if control:
+            check(list(lacking) == [rivals.XSCHED] and lacking[rivals.XSCHED].startswith("crashed: trainer-xsched-0 ended")
+                  and lacking[rivals.XSCHED].endswith("no such symbol"), f"what crashes: {lacking}")
+            check(made["xsched"] == "XSched of some day", f"revision: {made}")
+            check(all(each["rounds"] == 2 for name, each in rows.items() if name not in lacking), f"rounds: {rows}")
+            check(len({each["due"] for name, each in rows.items() if name not in lacking}) == 1, f"arrivals: {rows}")
+            check(all(rows[name]["steps"][0] > 50 for name in (*rivals.MPS, rivals.STREAMS)), f"steps: {rows}")
+        else:
+            check(lacking == {**{name: "not there: nvidia-cuda-mps-control is not installed" for name in rivals.MPS},
+                              rivals.XSCHED: "not there: --rivals has no XSched"}, f"what is not there: {lacking}")
+        check({each["name"] for each in made["bounds"]} >= {"rivals: 30 %, pointer_polling: p99", "rivals: rounds"}
+              and not any("MPS" in each["name"] for each in made["bounds"]), f"bounds: {made['bounds']}")
+        left = []
+        for each in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # Of other users, or ended.
+                left += [each] if str(folder).encode() in each.read_bytes() else []
+        check(left == [], f"programs that are left: {left}")
+
+
 check_seeing()
 check_serving()
 for script in HERE.glob("*.py"):
     compile(script.read_text(encoding="utf-8"), script, "exec")
-check(run("bash", "-n", HERE / "nvidia.sh").returncode == 0, "bash -n nvidia.sh")
+for script in HERE.glob("*.sh"):
+    check(run("bash", "-n", script).returncode == 0, f"bash -n {script.name}")
 
 shown = run(HERE / "nvidia.sh", "--help")
 check(shown.returncode == 0 and shown.stdout.startswith("usage: ") and not shown.stderr, f"--help: {shown}")
@@ -334,7 +427,7 @@ check(shown.stdout.split("PART: ")[1].split() == list(nvidia.PARTS), f"parts: {s
 check(len(shown.stdout.splitlines()) <= 24 and max(map(len, shown.stdout.splitlines())) <= 80, "size of --help")
 check(nvidia.NEED_PYTORCH < set(nvidia.PARTS), "parts that need PyTorch")
 for wrong in (["--no-option"], ["no-part"], ["--bundle"], ["--bundle", "/nonexistent"], ["--trace"],
-              ["--trace", "/nonexistent"]):
+              ["--trace", "/nonexistent"], ["--rivals"], ["--rivals", "/nonexistent"]):
     refused = run(HERE / "nvidia.sh", *wrong)
     check(refused.returncode == 2 and refused.stderr.startswith("nvidia.sh: ") and refused.stderr.count("\n") == 1,
           f"{wrong}: {refused}")
@@ -367,6 +460,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
 
     # Every part, and every bound.
     measured = check_measurement(folder)
+    check_rivals(folder)
     day = "2026-01-01T00:00:00+00:00"
     good = {"name": "p99 <1", "unit": "us", "limit": 5, "value": 4, "kept": True}
     whole = [results("H100", day, part, one, bounds=[good]) for part in nvidia.PARTS]

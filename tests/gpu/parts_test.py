@@ -219,7 +219,7 @@ def part(name, quick=True, trace=None, **environment):
         load.write_text(LOAD)
         load.chmod(0o755)
         on = nvidia.Context(argparse.Namespace(quick=quick, driver="nvidia", bin=folder, library="none", load=load, out=folder,
-                                               trace=trace))
+                                               trace=trace, rivals=None))
         on.torch = True
         on.rates = {"offline": 1, "online": 1}
         on.environment.update({"WRONG": "", **environment, "RUNS": str(folder / "runs")})

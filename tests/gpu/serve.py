@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""usage: serve.py graph|eager [--repeat N] [--mark LIBRARY]
+"""usage: serve.py graph|eager [--repeat N] [--mark LIBRARY] [--train PAGE]
 
 Makes requests with PyTorch on one GPU: a small transformer N times in a row (default: 1), as a CUDA graph or kernel by
-kernel. Prints the length of a request, and with --mark how much of it the GPU works. Lines of the standard input are
-orders:
+kernel. Prints the length of a request, and with --mark how much of it the GPU works. With --train, another thread then
+does the work of 'trainer.py transformer --page PAGE', and requests run on a stream of high priority. Lines of the
+standard input are orders:
 
 'T FILE' starts requests at random times, T microseconds apart on average. A line 'rest' ends them and writes FILE: the
 kind of each request, its begin, when the first call had submitted, when all was launched, and its end (CLOCK_MONOTONIC,
@@ -20,15 +21,18 @@ import json
 import os
 import pathlib
 import random
+import runpy
 import select
 import statistics
 import sys
+import threading
 import time
 
 parser = argparse.ArgumentParser(usage=__doc__)
 parser.add_argument("kind", choices=("graph", "eager"))
 parser.add_argument("--repeat", type=int, default=1)
 parser.add_argument("--mark", metavar="LIBRARY")
+parser.add_argument("--train", metavar="PAGE")
 chosen = parser.parse_args()
 kind = chosen.kind
 
@@ -47,8 +51,13 @@ with torch.cuda.stream(beside):
     for _ in range(5):
         model(given)
 torch.cuda.synchronize()
+stream, finish = None, torch.cuda.synchronize
+if chosen.train:
+    stream = torch.cuda.Stream(priority=-1)
+    torch.cuda.set_stream(stream)
+    finish = stream.synchronize  # The device also has the training's work.
 if kind == "graph" or chosen.mark:
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):  # Its kernels get the priority of the stream.
         result = model(given)
 
 
@@ -60,7 +69,7 @@ def request(as_graph=kind == "graph"):
         else:
             model(given)
     launched = time.monotonic_ns()
-    torch.cuda.synchronize()
+    finish()
     return begin, launched, time.monotonic_ns()
 
 
@@ -157,6 +166,11 @@ def length_us(*how):
 found = {"alone_us": length_us()}
 if chosen.mark:
     found["gpu_us"] = length_us(True)  # As a graph it has no pauses.
+if chosen.train:
+    trainer = pathlib.Path(__file__).with_name("trainer.py")
+    sys.argv = [str(trainer), "transformer", "--page", chosen.train]
+    sys.setswitchinterval(1e-4)  # Requests do not wait for Python code of the training for long.
+    threading.Thread(target=runpy.run_path, args=(str(trainer),), daemon=True).start()
 print(json.dumps(found), flush=True)
 gc.disable()
 random.seed(1)
