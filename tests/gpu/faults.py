@@ -23,6 +23,7 @@ PARTIES, FAILURES = ("agent", "guardian", "daemon"), ("", "killed", "stopped")
 COMBINATIONS = [each for each in itertools.product(FAILURES, repeat=3) if any(each)]
 QUICK = [each for each in COMBINATIONS if len([state for state in each if state]) == 1] + [
     ("killed", "killed", ""), ("killed", "killed", "killed"), ("stopped", "stopped", ""), ("stopped", "stopped", "stopped")]
+ABOUT_GPU = ("GPU at PCI", "GPU Board Serial Number")  # Lines before the first Xid.
 XID = re.compile(r"NVRM: Xid \([^)]*\): (\d+), pid=['\"]?([^,'\" ]*)")
 MEMORY_MIB = 2048  # Of the program that fails; it is free when half of it is.
 SETTLE = 1  # How long after a crash its lines in the kernel's log may come.
@@ -266,7 +267,7 @@ def crashes(on, load, neighbour, used, before, how, reference):
         on.require(f"crash {how}: lines 'NVRM: Xid' that name other processes", len(others))
         if unit.daemon.agent() != unit.agent:
             on.problem(f"crash {how}: the agent was replaced")
-    on.excused.update(line for line in lines if XID.search(line) or "GPU at PCI" in line)
+    on.excused.update(line for line in lines if XID.search(line) or any(each in line for each in ABOUT_GPU))
     if unit:
         unit.end()
     wait_freed(used, before, f"crash {how}")

@@ -282,7 +282,7 @@ def check_measurement(folder):
     """serve.py and trainer.py with a PyTorch that only waits, measured by serving.py."""
     (folder / "torch.py").write_text(FAKE_TORCH)
     serving.SHORTEST = serving.LONGEST = 0.4
-    serving.WARM_UP = serving.WARM_UP_UNMARKED = serving.OFFLINE_ALONE = 0.1
+    serving.WARM_UP = serving.WARM_UP_UNMARKED = serving.OFFLINE_ALONE = serving.OFFLINE_WARM_UP = 0.1
     serving.ROUNDS = 2
     with contextlib.redirect_stdout(io.StringIO()):
         on = nvidia.Context(argparse.Namespace(quick=False, trace=None, rivals=None, driver="none", bin="/",
