@@ -211,7 +211,7 @@ while True:
 '''
 
 
-def part(name, quick=True, trace=None, **environment):
+def part(name, quick=True, trace=None, limit=60, **environment):
     """Runs a part; returns its results."""
     with tempfile.TemporaryDirectory(dir=work) as folder, contextlib.redirect_stdout(io.StringIO()):
         folder = pathlib.Path(folder)
@@ -230,7 +230,7 @@ def part(name, quick=True, trace=None, **environment):
         (folder / "llm_server.py").write_text(SERVER)
         (folder / "floor.py").write_text(FLOOR)
         nvidia.lossless.HERE = nvidia.llm.HERE = nvidia.cost.HERE = folder
-        return nvidia.run_part(on, name, 60)
+        return nvidia.run_part(on, name, limit)
 
 
 FLOOR = '''
@@ -241,6 +241,11 @@ print(json.dumps({"channels": 8, "suspend": [590, 700], "resume": [300, 350], "p
 
 def kept(result):
     return [each["kept"] for each in result.get("bounds", [])]
+
+
+def counted(result):
+    """Whether the bounds of what is counted are kept. Those of times also depend on how busy this machine is."""
+    return [each["kept"] for each in result.get("bounds", []) if each["unit"] in ("", "KiB")]
 
 
 def check_lossless():
@@ -423,12 +428,12 @@ def check_cost():
     # The programs of this test do not come as 4.
     cost.measure_calls, measure = lambda on, state, count, cycles: count == 1 and measure(on, state, count, cycles), cost.measure_calls
     seen = part("cost")
-    check(seen["outcome"] == "passed" and all(kept(seen)) and len(seen["bounds"]) == 13, f"cost: {seen}")
+    check(seen["outcome"] == "passed" and all(counted(seen)) and len(seen["bounds"]) == 13, f"cost: {seen}")
     check(seen["figures"]["cost: 1 busy: from there until all are off the GPU, p50 / p99"]["values"] == [600, 600],
           f"cost: {seen['figures']}")
     PretendedDaemon.suspends = 10
     seen = part("cost")
-    check(seen["outcome"] == "failed" and kept(seen).count(False) == 2, f"too few suspends: {seen}")
+    check(seen["outcome"] == "failed" and counted(seen).count(False) == 2, f"too few suspends: {seen}")
 
     memory = struct.pack("<7I", 1, 0xc1d00123, 0x5c000007, 9, 0x5c000008, 0xc1d00123, 0xc1d00044) + b"\0\0\0"
     counts = collections.Counter()
@@ -452,7 +457,8 @@ def check_faults():
     xid = "[1.5] NVRM: Xid (PCI:0000:04:00): 31, pid={}, name=gpu_load, channel 0x8, intr 0. MMU Fault"
     check(faults.xids([xid.format(7), xid.format("'<unknown>'"), "NVRM: other"]) == [("31", "7"), ("31", "<unknown>")], "Xid")
     nvidia.Daemon, nvidia.wait_held = HoldingDaemon, held
-    faults.SETTLE, faults.NO_SURVIVOR, faults.QUICK = 0.2, 0.1, [*faults.QUICK[:3], *faults.QUICK[-3:]]
+    nvidia.SLACK = faults.MEMORY_FREE = 60
+    faults.SETTLE, faults.NO_SURVIVOR, faults.QUICK = 0.2, 0.1, [faults.QUICK[2], *faults.QUICK[-2:]]
     log = []
     nvidia.kernel_log = lambda: list(log)
     crash = faults.crash
@@ -481,18 +487,18 @@ def check_faults():
         contexts.append(context)
 
     nvidia.Context.__init__ = remembered
-    seen = part("faults")
-    check(seen["outcome"] == "passed" and all(kept(seen)), f"faults: {seen}")
+    seen = part("faults", limit=600)
+    check(seen["outcome"] == "passed" and all(counted(seen)), f"faults: {seen}")
     names = " ".join(each["name"] for each in seen["bounds"])
     check(all(text in names for text in ("all killed and sluice rescue", "guardian killed", "made while held", "crash while held",
                                          "held program exits", "held program killed")), f"bounds: {names}")
     log.clear()
     faults.QUICK = []
-    seen = part("faults", WRONG="other")
-    check(seen["outcome"] == "failed" and kept(seen).count(False) == 4, f"Xid of others: {seen}")
+    seen = part("faults", limit=600, WRONG="other")
+    check(seen["outcome"] == "failed" and counted(seen).count(False) == 4, f"Xid of others: {seen}")
     log.clear()
     HoldingDaemon.guarding, faults.QUICK, nvidia.PATIENCE = False, [("killed", "", "")], 2
-    seen = part("faults")
+    seen = part("faults", limit=600)
     check(seen["outcome"] == "failed" and "agent killed" in seen["problems"][0], f"a guardian that does nothing: {seen}")
     nvidia.PATIENCE, HoldingDaemon.guarding = 30, True
 
@@ -502,16 +508,16 @@ def check_faults():
     HoldingDaemon.suspends = 0
     status = HoldingDaemon.status
 
-    def counted(daemon):
+    def suspending(daemon):
         HoldingDaemon.suspends += 40
         return status(daemon)
 
-    HoldingDaemon.status = counted
-    seen = part("faults-long")
-    check(seen["outcome"] == "passed" and all(kept(seen)), f"faults-long: {seen}")
+    HoldingDaemon.status = suspending
+    seen = part("faults-long", limit=600)
+    check(seen["outcome"] == "passed" and all(counted(seen)), f"faults-long: {seen}")
     HoldingDaemon.status = status
-    seen = part("faults-long")
-    check(seen["outcome"] == "failed" and kept(seen).count(False) == 1, f"faults-long without suspends: {seen}")
+    seen = part("faults-long", limit=600)
+    check(seen["outcome"] == "failed" and counted(seen).count(False) == 1, f"faults-long without suspends: {seen}")
 
 
 def held(load):
