@@ -78,6 +78,7 @@ void realtime_loop::watch(int fd, std::function<void()> ready) {
 
 void realtime_loop::watch_shared(int fd, std::function<void()> ready) {
   add(fd, EPOLLIN | EPOLLEXCLUSIVE, std::move(ready));
+  shared_ = last_key_;
 }
 
 void realtime_loop::add(int fd, std::uint32_t events, std::function<void()> ready) {
@@ -143,17 +144,26 @@ void realtime_loop::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     arm();
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
-    wake_up();
     handing_in = this;
+    const auto call = [this](std::uint64_t key) {
+      const auto found = watched_.find(key);
+      if (found == watched_.end()) return;
+      const auto ready = found->second;  // Kept alive: the handler may unwatch itself.
+      (*ready)();
+    };
+    // First, for nobody else was woken for it: what is planned may store into a page of a client
+    // for which the kernel waits until this very request, to write the page back, is answered.
+    for (int i = 0; i < count; ++i)
+      if (events[static_cast<std::size_t>(i)].data.u64 == shared_) call(shared_);
+    wake_up();
     for (int i = 0; i < count; ++i) {
       const auto key = events[static_cast<std::size_t>(i)].data.u64;
       if (key == timer_key) {
         last_timer_wake_ = planned_.now();
         armed_ = never;
-      } else if (const auto found = watched_.find(key); found != watched_.end()) {
-        const auto ready = found->second;  // Kept alive: the handler may unwatch itself.
+      } else if (key != shared_) {
         catch_up();
-        (*ready)();
+        call(key);
       }
     }
     hand_in();

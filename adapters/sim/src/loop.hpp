@@ -46,7 +46,8 @@ class realtime_loop {
   /// drains it does so completely, and a counter that nobody reads need not be drained at all.
   void watch(int fd, std::function<void()> ready);
   /// Calls `ready` while the descriptor is readable, of several that watch it the same way (each
-  /// with an epoll of its own) only one: this loop if it sleeps and was the first to watch.
+  /// with an epoll of its own) only one: this loop if it sleeps and was the first to watch. Called
+  /// before anything that is planned. One descriptor at most.
   void watch_shared(int fd, std::function<void()> ready);
   void unwatch(int fd);
 
@@ -69,6 +70,7 @@ class realtime_loop {
   time_point armed_ = never;
   time_point last_timer_wake_{};
   std::uint64_t last_key_ = 0;
+  std::uint64_t shared_ = 0;  // Of watch_shared().
   std::unordered_map<int, std::uint64_t> keys_;
   std::unordered_map<std::uint64_t, std::shared_ptr<std::function<void()>>> watched_;
   std::atomic<bool> stopping_{false};

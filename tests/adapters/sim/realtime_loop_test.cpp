@@ -72,6 +72,26 @@ TEST(RealtimeLoop, TakesPostsFromManyThreadsLosingNone) {
   EXPECT_EQ(count, threads * each);
 }
 
+// Symptom: the device stored into a client's page that the kernel was writing back, and waited for
+// that; the request to write it back waited for the device, which alone was woken for it.
+TEST(RealtimeLoop, CallsASharedWatcherBeforeWhatIsPlanned) {
+  running_loop here;
+  const unique_fd requests{eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::vector<int> order;
+  here.loop.watch_shared(requests.get(), [&] {
+    eventfd_t count = 0;
+    eventfd_read(requests.get(), &count);
+    order.push_back(1);
+  });
+  here.planned.at(clock::now(), [&] {
+    order.push_back(2);
+    here.loop.stop();
+  });
+  here.loop.run();
+  here.loop.unwatch(requests.get());
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
 TEST(RealtimeLoop, CallsAWatcherOnceForEachRing) {
   running_loop here;
   const unique_fd bell{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
