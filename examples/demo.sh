@@ -1,9 +1,21 @@
 #!/usr/bin/env bash
 # Install missing packages, build, and run the demo on a simulated GPU.
 # The options are those of sluice-demo: examples/demo.sh --help
+# With --gpu, run torch_server/demo.py on a real GPU: examples/demo.sh --gpu --help
 set -euo pipefail
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+options=()
+for argument; do
+  [ "$argument" = --gpu ] || options+=("$argument")
+done
+if [ ${#options[@]} -lt $# ]; then
+  command -v python3 >/dev/null || {
+    echo "demo.sh: python3 is missing; install it" >&2
+    exit 2
+  }
+  exec python3 -B "$top/examples/torch_server/demo.py" ${options[@]+"${options[@]}"}
+fi
 . "$top/examples/common.sh"
 demo=$top/build/release/bin/sluice-demo
 
@@ -13,7 +25,7 @@ for argument; do
   case $argument in
     --profile=*) profile=${argument#--profile=} ;;
     -h | --help)
-      echo "usage: examples/demo.sh [OPTIONS OF sluice-demo]"
+      echo "usage: examples/demo.sh [OPTIONS OF sluice-demo], or examples/demo.sh --gpu --help"
       echo "Install missing packages (apt), build into build/release, and run sluice-demo as root in its"
       echo "own mount namespace."
       exec cat "$top/examples/demo/help.txt"  # What sluice-demo says: a test compares.

@@ -77,7 +77,7 @@ class TorchServer(unittest.TestCase):
         return json.loads(done.stdout) if done.returncode == 0 else {"clients": []}
 
     def test_the_page(self):
-        start, use = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+        start, use = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.M | re.S)[:2]
         output = self.start(self.typed(start))
         text = lambda: output.read_text(errors="replace")
         port = int(wait_until(f"address of the server: {text()}",

@@ -1,25 +1,20 @@
 """The part `torch_server` of nvidia.py: examples/torch_server answers real requests, with and without sluice."""
 
-import http.client
-import json
 import pathlib
-import queue
-import random
 import re
 import statistics
 import subprocess
 import sys
-import threading
-import time
 
 import nvidia
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples/torch_server"
+sys.path.append(str(EXAMPLE))
+import http_load  # noqa: E402
+
 MODES = ("alone", "beside", "sluice")
 LOAD = 0.3  # Share of the time in which the server alone would be busy.
-WORKERS = 16  # Requests at once.
 QUICK_SECONDS, SECONDS = 8.0, 20.0
-TEXT = json.dumps({"text": "What is a sluice? " * 20})
 
 
 class Program:
@@ -55,57 +50,6 @@ class Program:
         self.process.wait(nvidia.PATIENCE)
 
 
-def ask(connection):
-    connection.request("POST", "/embed", TEXT)
-    answer = connection.getresponse()
-    content = json.loads(answer.read())
-    if answer.status != 200 or len(content["embedding"]) != 8:
-        raise ValueError(f"answer {answer.status}: {content}")
-
-
-def length_of_request(port):
-    """Seconds that one request takes, if it is the only one."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=nvidia.PATIENCE)
-    lengths = []
-    for _ in range(60):
-        start = nvidia.now()
-        ask(connection)
-        lengths.append(nvidia.now() - start)
-    connection.close()
-    return statistics.median(lengths[10:])
-
-
-def request_all(port, arrivals):
-    """Makes a request at each of the times, in s from now. Returns their latencies in ms, and errors."""
-    due, latencies, errors = queue.SimpleQueue(), [], []
-
-    def work(connection):
-        while (at := due.get()) is not None:
-            try:
-                ask(connection)
-                latencies.append(1e3 * (nvidia.now() - at))
-            except (OSError, ValueError, LookupError, http.client.HTTPException) as error:
-                errors.append(repr(error))
-                connection.close()
-        connection.close()
-
-    workers = []
-    for _ in range(WORKERS):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=nvidia.PATIENCE)
-        connection.connect()
-        workers.append(threading.Thread(target=work, args=(connection,), daemon=True))
-        workers[-1].start()
-    start = nvidia.now()
-    for at in arrivals:
-        time.sleep(max(0, start + at - nvidia.now()))
-        due.put(start + at)
-    for _ in workers:
-        due.put(None)
-    for each in workers:
-        each.join()
-    return sorted(latencies), errors
-
-
 def measure(on, mode, seconds, length):
     """Starts the programs anew, makes requests, and ends the programs. length: of a request alone; None: measures it."""
     daemon = nvidia.Daemon(on, slice_="1ms", quantum="50us") if mode == "sluice" else None
@@ -119,17 +63,16 @@ def measure(on, mode, seconds, length):
         daemon.wait_attached(train)
         nvidia.wait_until(lambda: any(each["name"] == "torch_server" for each in daemon.status()["clients"]),
                           nvidia.PATIENCE, "registration of server.py as a client")
-    length = length or length_of_request(port)
-    arrivals, at, chance = [], 0.0, random.Random(1)
-    while (at := at + chance.expovariate(LOAD / length)) < seconds:
-        arrivals.append(at)
+    length = length or http_load.length_of_request(port)
+    arrivals = http_load.arrivals_of(LOAD, length, seconds)
     before = len(train.steps()) if train else 0
-    latencies, errors = request_all(port, arrivals)
+    _, answers, errors = http_load.request_all(port, arrivals)
+    latencies = sorted(latency for _, latency in answers)
     if not latencies:
         raise nvidia.Failure(f"{mode}: no request was answered: {errors[:1]}")
-    at_share = lambda share: latencies[min(len(latencies) - 1, int(share * len(latencies)))]
     case = {"mode": mode, "requests": len(arrivals), "errors": errors[:10], "failed": len(errors),
-            "p50_ms": at_share(0.5), "p99_ms": at_share(0.99), "max_ms": latencies[-1], "length_s": length}
+            "p50_ms": http_load.quantile(latencies, 0.5), "p99_ms": http_load.quantile(latencies, 0.99),
+            "max_ms": latencies[-1], "length_s": length}
     if train:
         train.check_alive()
         lines = train.steps()[before:]

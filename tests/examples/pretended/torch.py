@@ -21,6 +21,7 @@ class Anything:
         pass
 
     def tolist(self):
+        time.sleep(0.004)
         return [0.5] * 8
 
     def item(self):
