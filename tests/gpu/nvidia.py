@@ -36,6 +36,7 @@ sys.modules.setdefault("nvidia", sys.modules[__name__])  # Modules with parts im
 
 import cost  # noqa: E402
 import faults  # noqa: E402
+import film  # noqa: E402
 import llm  # noqa: E402
 import lossless  # noqa: E402
 import report as reporting  # noqa: E402
@@ -1214,12 +1215,12 @@ def accept(on):
 PARTS = {each.__name__.replace("_", "-"): each for each in (
     doctor, queues, hold, table, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
-    lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server, rivals.rivals,
+    lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server, film.film, rivals.rivals,
     accept)}
 
 
 NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long", "lossless", "llm",
-                "torch-server", "rivals"}
+                "torch-server", "film", "rivals"}
 
 
 class OutOfTime(BaseException):

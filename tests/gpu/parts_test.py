@@ -411,6 +411,26 @@ def check_torch_server():
     check(kept(seen) == [True, False, False], f"a daemon that does nothing: {seen}")
 
 
+# Writes a page and a timeline, or fails as the environment wants.
+DEMO = """#!/usr/bin/env bash
+[ -z "$WRONG" ] || { echo "demo.sh: $WRONG" >&2; exit 1; }
+echo "$SLUICE_BIN $1 $2 $3"
+echo page >"$5"
+echo '[{"ph": "M"}]' >"$7"
+"""
+
+
+def check_film():
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        nvidia.film.DEMO = pathlib.Path(folder) / "demo.sh"
+        nvidia.film.DEMO.write_text(DEMO)
+        nvidia.film.DEMO.chmod(0o755)
+        seen = part("film")
+        check(seen["outcome"] == "passed", f"film: {seen}")
+        seen = part("film", WRONG="sluice suspended nothing")
+        check(seen["problems"] == ["examples/demo.sh ended with code 1: demo.sh: sluice suspended nothing"], f"film: {seen}")
+
+
 def check_cost():
     cost = nvidia.cost
     cost.QUICK_CYCLES, cost.BUSY, cost.IDLE = 50, (0.0001, 0.0002), (0.0001, 0.0002)
@@ -533,6 +553,7 @@ check_lossless()
 check_checksum()
 check_llm()
 check_torch_server()
+check_film()
 check_cost()
 check_faults()
 print("\n".join(failures) or "passed")
