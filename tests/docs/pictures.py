@@ -1,13 +1,25 @@
 #!/usr/bin/env python3
 """usage: pictures.py [--write]
+       pictures.py screenshot FILE.html|FILE.json PICTURE.png [PERFETTO]
 
 Draws core/architecture.svg and examples/demo/latency.svg from the data in tests/docs/pictures. Without --write, checks
-that the files are what it would draw. latency.json is what `examples/demo.sh --load long --json FILE` wrote."""
+that the files are what it would draw. latency.json is what `examples/demo.sh --load long --json FILE` wrote.
 
+screenshot needs Chromium, and takes a picture of a page or of a timeline, such as those of `examples/demo.sh --gpu`. It
+opens a timeline in PERFETTO (default: https://ui.perfetto.dev), and shows half a second in the middle."""
+
+import functools
+import http.server
 import json
 import math
+import os
 import pathlib
+import shutil
+import subprocess
 import sys
+import tempfile
+import threading
+import urllib.parse
 from xml.sax.saxutils import escape
 
 here = pathlib.Path(__file__).resolve().parent
@@ -103,6 +115,59 @@ def latency(of):
         parts.append("</g>")
     return picture(width, height, "Latency of each online request over the time of its arrival, on a simulated GPU", parts)
 
+
+class Files(http.server.SimpleHTTPRequestHandler):
+    """Files that a page of another address may read."""
+
+    def end_headers(self):
+        self.send_header("Access-Control-Allow-Origin", "*")
+        super().end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def timeline_address(file, perfetto):
+    """Where Perfetto opens the timeline: all rows, and half a second in the middle of the work of online programs."""
+    text = file.read_text(encoding="utf-8").rstrip()
+    events = json.loads(text if text.endswith("]") else text.rstrip(",") + "]")  # A daemon that was killed left no bracket.
+    times = sorted(each["ts"] for each in events if each.get("name") == "online work") or [0]
+    middle = times[len(times) // 2]
+    query = {"url": f"http://127.0.0.1:9001/{urllib.parse.quote(file.name)}", "hideSidebar": "true",
+             "visStart": max(0, 1000 * middle - 250_000_000), "visEnd": 1000 * middle + 250_000_000,
+             "startupCommands": json.dumps([{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}])}
+    return f"{perfetto}/#!/?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
+
+
+def screenshot(file, picture, perfetto="https://ui.perfetto.dev"):
+    file, picture = pathlib.Path(file).resolve(), pathlib.Path(picture).resolve()
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not browser:
+        sys.exit("pictures.py: Chromium is missing; install the package chromium")
+    is_page = file.suffix == ".html"
+    address = file.as_uri() if is_page else timeline_address(file, perfetto.rstrip("/"))
+    picture.unlink(missing_ok=True)
+    # Perfetto's page may only read files of this port.
+    server = None if is_page else http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 9001), functools.partial(Files, directory=file.parent))
+    if server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with tempfile.TemporaryDirectory() as profile:
+        done = subprocess.run([browser, "--headless", *(["--no-sandbox"] if os.geteuid() == 0 else []), "--disable-gpu",
+                               "--hide-scrollbars", f"--user-data-dir={profile}", "--force-device-scale-factor=1",
+                               f"--window-size=1200,{1680 if is_page else 900}", "--virtual-time-budget=30000",
+                               f"--screenshot={picture}", address], capture_output=True, text=True, timeout=180, check=False)
+    if server:
+        server.shutdown()
+    if done.returncode != 0 or not picture.is_file():
+        sys.exit(f"pictures.py: {browser} made no picture: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+
+
+if sys.argv[1:2] == ["screenshot"]:
+    if len(sys.argv) not in (4, 5):
+        sys.exit(__doc__)
+    screenshot(*sys.argv[2:])
+    sys.exit()
 
 drawn = {
     "core/architecture.svg": architecture(json.loads((here / "pictures/architecture.json").read_text(encoding="utf-8"))),
