@@ -32,6 +32,13 @@ void work_view::set_mappings(const std::vector<device_mapping>& now) {
   std::erase_if(contexts_, [&](const context& each) {
     return std::ranges::find(now, each.states.in()) == now.end();
   });
+  for (std::size_t index = places_.size(); index-- > 0;) {
+    if (std::ranges::find(channels_.channels(), places_[index].gpu, &channel_words::channel::gpu) !=
+        channels_.channels().end())
+      continue;
+    places_.erase(places_.begin() + static_cast<std::ptrdiff_t>(index));
+    calm_.erase(calm_.begin() + static_cast<std::ptrdiff_t>(index));
+  }
   std::erase_if(behaviours_, [&](const behaviour& each) {
     return std::ranges::none_of(now, [&](const device_mapping& in) {
       return each.channel >= in.begin && each.channel < in.end;

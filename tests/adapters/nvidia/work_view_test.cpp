@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace sluice::nvidia {
@@ -486,6 +487,10 @@ TEST_F(WorkView, ForgetsAMappingThatIsGone) {
   looks(100);
   learn(0);
   EXPECT_EQ(work(), online_work::finished);
+  // As after the last context on that GPU.
+  view_.set_mappings({});
+  looks(10);
+  EXPECT_THAT(view_.places(), ::testing::IsEmpty());
 }
 
 // The same for all schedules: while something of a known channel waits or runs, it is never
