@@ -21,7 +21,7 @@ constexpr int most_reads = 4;
 
 void pointer_finder::want(bool wanted) {
   const bool begins = !std::exchange(wanted_, wanted) && wanted;
-  // Also while nobody wants to know: nobody does, of what cannot be seen.
+  // Also if no work is wanted: a policy wants none while none can be seen.
   if (!begins && !refused_) return;
   // Now: there may be no online process for long, or none that is seen to be one.
   const std::string path = where_.debugfs + "/mqds";

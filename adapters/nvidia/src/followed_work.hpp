@@ -23,8 +23,8 @@ namespace sluice::nvidia {
 class followed_work final : public agent::followed_process {
  public:
   /// Needs the right to attach to the process.
+  /// \param host for its may_follow, asked after each exec, and its messages. Outlives it.
   /// \return errc::unknown_target, or the system's error.
-  /// \param host for its may_follow, asked about each other program, and its messages. Outlives it.
   [[nodiscard]] static result<std::unique_ptr<agent::followed_process>> open(
       const roots& where, const agent::acting_host& host, pid_t pid, std::uint64_t start_time);
 

@@ -151,8 +151,8 @@ void realtime_loop::run() {
       const auto ready = found->second;  // Kept alive: the handler may unwatch itself.
       (*ready)();
     };
-    // First, for nobody else was woken for it: what is planned may store into a page of a client
-    // for which the kernel waits until this very request, to write the page back, is answered.
+    // First: no other thread was woken for it. It may be the request to write a page back, and what
+    // is planned may store into that page, which waits for the answer.
     for (int i = 0; i < count; ++i)
       if (events[static_cast<std::size_t>(i)].data.u64 == shared_) call(shared_);
     wake_up();

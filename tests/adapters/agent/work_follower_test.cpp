@@ -6,7 +6,6 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -75,6 +74,10 @@ class WorkFollower : public ::testing::Test {
     const std::scoped_lock held{of.mutex};
     of.state = state;
     of.came += came;
+  }
+  static void end(scripted& of) {
+    const std::scoped_lock held{of.mutex};
+    of.ended = true;
   }
   static int left(scripted& of) {
     const std::scoped_lock held{of.mutex};
@@ -204,10 +207,7 @@ TEST_F(WorkFollower, ReportsTheWorkOfAnEndedProcessAsUnknown) {
   set(one_, online_work::running);
   follow(first, one_);
   ASSERT_TRUE(hears(1));
-  {
-    const std::scoped_lock held{one_.mutex};
-    one_.ended = true;
-  }
+  end(one_);
   ASSERT_TRUE(hears(2));
   EXPECT_EQ(heard()[1].work, online_work::unknown);
   follow(second, other_);
@@ -222,10 +222,7 @@ TEST_F(WorkFollower, RepeatsTheReportOfAnEndedProcess) {
   follow(first, one_);
   ASSERT_TRUE(hears(1));
   refuse(true);
-  {
-    const std::scoped_lock held{one_.mutex};
-    one_.ended = true;
-  }
+  end(one_);
   ASSERT_TRUE(eventually(patience, [&] { return refused() > 3; }));
   EXPECT_EQ(left(one_), 0);
   refuse(false);
@@ -262,10 +259,8 @@ TEST_F(WorkFollower, LooksLessOftenAtWhatHadNoWorkForLong) {
   set(other_, online_work::running);
   follow(second, other_);
   EXPECT_TRUE(eventually(patience, [&] {
-    const int rests = looks(one_);
-    const int works = looks(other_);
-    std::this_thread::sleep_for(50ms);
-    return looks(other_) - works > 5 * (looks(one_) - rests);
+    const int before = looks(one_);
+    return looked(other_, 100) && looks(one_) - before < 20;
   }));
   set(one_, online_work::running, 1);
   EXPECT_TRUE(hears(3));

@@ -29,8 +29,8 @@ struct work_follower_options {
   /// of the state at once. Either way, it reports submissions to a GPU that has work anyway at most
   /// once in a millisecond.
   duration apart{};
-  /// Least time between two looks at a process that had no work for a second, for looks that others
-  /// wait for. Zero: as often as at all.
+  /// Least time between two looks at a process that had no work for a second: other processes wait
+  /// for each look. Zero: it is looked at as often as they are.
   duration rest{};
   /// Called on the follower's thread with an observation of kind pointers_seen: the first of each
   /// GPU, and then what changed. `count` has all submissions since the last one that was accepted.
@@ -94,7 +94,7 @@ class work_follower {
   void take_orders(time_point now);
   /// \return when the next look is due.
   time_point look(time_point now);
-  /// Adds what it found no more as unknown.
+  /// Adds GPUs that were reported before and not found now, as unknown.
   void add_missing(const followed& of);
   void tell(followed& of, time_point now);
 
