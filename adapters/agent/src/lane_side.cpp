@@ -13,6 +13,7 @@
 #include <deque>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -323,11 +324,13 @@ class lane_side final : public acting_side {
     lane* const found = lanes_.find(work.target);
     if (found == nullptr) return errc::unknown_target;
     if (!found->submit(work)) return errc::busy;
-    handed_.push_back(found);
+    std::erase_if(handed_, [&](const handed& each) { return each.to == found; });
+    handed_.push_back({found, work.kind, work.gpu, work.count != 0});
     return {};
   }
   void flush() noexcept override {
-    for (lane* const each : handed_) each->ring();
+    if (options_.begins_together && handed_.size() > 1) announce();
+    for (const handed& each : handed_) each.to->ring();
     handed_.clear();
   }
 
@@ -397,6 +400,27 @@ class lane_side final : public acting_side {
   }
 
  private:
+  /// A lane has a batch and does not know of it.
+  struct handed {
+    lane* to = nullptr;
+    command_kind what{};
+    gpu_id gpu{};
+    bool has_queues = false;
+  };
+  /// That fails only for lack of memory: then each of them calls by itself.
+  void announce() noexcept try {
+    for (auto first = handed_.begin(); first != handed_.end(); ++first) {
+      const auto same = [&](const handed& each) {
+        return each.has_queues && each.what == first->what && each.gpu == first->gpu;
+      };
+      if (std::any_of(handed_.begin(), first, same)) continue;
+      const auto count = std::count_if(first, handed_.end(), same);
+      if (count > 1)
+        options_.begins_together(first->what, first->gpu, static_cast<std::size_t>(count));
+    }
+  } catch (const std::bad_alloc&) {
+  }
+
   struct asked_for {
     process_identity who{};
     result<void> answer{};
@@ -434,7 +458,7 @@ class lane_side final : public acting_side {
     target_lane* const from = lanes_.next(out);
     if (from == nullptr) return take_seen(out);
     if (!lanes_.is_last(out)) return true;
-    std::erase(handed_, from);
+    std::erase_if(handed_, [&](const handed& each) { return each.to == from; });
     if (const auto answer = lanes_.retire(*from)) {
       pending_.push_back(out);
       out = *answer;
@@ -473,7 +497,7 @@ class lane_side final : public acting_side {
   const unique_fd ready_;
   const owner_bell bell_{ready_.get(), host_.take_reports};
   lane_list<target_lane> lanes_;
-  std::vector<lane*> handed_;  ///< They have batches and do not know of them.
+  std::vector<handed> handed_;
   std::deque<report> pending_;
   stuck_gpus stuck_{options_.stuck_after};
   std::vector<asked_for> asked_;  ///< Processes that the host has it follow.

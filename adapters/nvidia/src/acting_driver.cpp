@@ -79,6 +79,10 @@ class nvidia_acting_driver final : public agent::acting_driver {
                                   .follow =
                                       [this](pid_t pid, std::uint64_t start_time) {
                                         return followed_work::open(where_, host_, pid, start_time);
+                                      },
+                                  .begins_together =
+                                      [this](command_kind what, gpu_id gpu, std::size_t targets) {
+                                        calls_.expect(gpu, what == command_kind::suspend, targets);
                                       }},
                                  host);
   }

@@ -27,14 +27,24 @@ channel_state state_after(const rm_status& status) {
 
 }  // namespace
 
+void channel_calls::expect(gpu_id gpu, bool disable, std::size_t threads) {
+  const std::scoped_lock held{mutex_};
+  devices_[gpu].expected[disable] = {.threads = threads, .until = clock::now() + gathering_};
+}
+
 rm_status channel_calls::call(const rm_client& client, uapi::NvHandle subdevice, gpu_id gpu,
-                              bool disable, std::span<const channel_name> channels) {
+                              bool disable, std::span<const channel_name> channels, bool joins) {
   request own{.disable = disable, .channels = channels};
   std::unique_lock lock{mutex_};
   device& on = devices_[gpu];
   on.waiting.push_back(&own);
+  expectation& others = on.expected[disable];
+  if (joins && others.threads > 0 && --others.threads == 0) gathered_.notify_all();
   freed_.wait(lock, [&] { return own.answered || !on.busy; });
   if (own.answered) return own.answer;
+  on.busy = true;
+  if (channels.size() < most_channels)
+    gathered_.wait_until(lock, others.until, [&] { return others.threads == 0; });
   // This thread calls, for all that wait for the same and have room beside its own channels.
   std::vector<request*> shared{&own};
   std::vector<channel_name> names{channels.begin(), channels.end()};
@@ -48,7 +58,6 @@ rm_status channel_calls::call(const rm_client& client, uapi::NvHandle subdevice,
     shared.push_back(*each);
     each = on.waiting.erase(each);
   }
-  on.busy = true;
   lock.unlock();
   const rm_status answer = client.disable(subdevice, disable, names);
   lock.lock();
@@ -67,14 +76,16 @@ rm_status channel_calls::change(const rm_client& client, uapi::NvHandle subdevic
   rm_status refused;
   for (std::size_t first = 0; first < channels.size(); first += most_channels) {
     const auto part = channels.subspan(first, std::min(most_channels, channels.size() - first));
-    const rm_status done = call(client, subdevice, gpu, disable, part);
+    rm_status done = call(client, subdevice, gpu, disable, part, first == 0);
+    // What failed may be another client's part, and the call may have disabled those channels that
+    // it names before a channel that is gone. An enable too many is harmless.
+    if (!done && (!disable || client.disable(subdevice, false, part)))
+      done = client.disable(subdevice, disable, part);
     if (done) {
       for (std::size_t index = 0; index < part.size(); ++index)
         became(first + index, channel_state::changed);
       continue;
     }
-    // What failed may be another client's part, and the call may have disabled those channels that
-    // it names before a channel that is gone. An enable too many is harmless.
     for (std::size_t index = 0; index < part.size(); ++index) {
       const auto one = part.subspan(index, 1);
       // Without it, the channel may be disabled once more than is counted.

@@ -1,12 +1,16 @@
 #pragma once
 /// \file
 /// Disables and enables channels. The driver serialises the calls for one GPU, and takes channels
-/// of several clients in a call: so threads that wait for the GPU share the next call.
+/// of several clients in a call: so threads that wait for the GPU, or that are expected, share the
+/// next call.
 
 #include "client_objects.hpp"
 #include "rm.hpp"
 
+#include <array>
+#include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -14,6 +18,8 @@
 #include <mutex>
 #include <span>
 #include <vector>
+
+#include "sluice/time.hpp"
 
 namespace sluice::nvidia {
 
@@ -27,6 +33,15 @@ enum class channel_state : std::uint8_t {
 /// Threading: any thread. Lifetime: longer than every call.
 class channel_calls {
  public:
+  /// \param gathering how long a thread waits at most for others that are expected: less than the
+  ///                  0.3 ms that the shortest call takes on an H100.
+  explicit channel_calls(duration gathering = std::chrono::microseconds{200})
+      : gathering_(gathering) {}
+
+  /// So many threads are about to call change() for one GPU: whoever of them may call the driver
+  /// waits for the others. Waits for no call of the driver.
+  void expect(gpu_id gpu, bool disable, std::size_t threads);
+
   /// Disables or enables channels of one client on one GPU, 64 in a call. After a call that names a
   /// channel that is gone, the rest are named one by one.
   /// \param subdevice of that client, on the channels' GPU.
@@ -44,17 +59,26 @@ class channel_calls {
     bool answered = false;
     rm_status answer{};
   };
+  /// Threads that have not come yet.
+  struct expectation {
+    std::size_t threads = 0;
+    time_point until{};  ///< Afterwards nobody waits for them.
+  };
   struct device {
     bool busy = false;
     std::list<request*> waiting{};
+    std::array<expectation, 2> expected{};  ///< To enable, and to disable.
   };
 
   /// At most 64 channels, in a call that other requests may share. It fails as a whole.
+  /// \param joins the thread is one of those that were expected.
   rm_status call(const rm_client& client, uapi::NvHandle subdevice, gpu_id gpu, bool disable,
-                 std::span<const channel_name> channels);
+                 std::span<const channel_name> channels, bool joins);
 
+  const duration gathering_;
   std::mutex mutex_;
   std::condition_variable freed_;
+  std::condition_variable gathered_;
   std::map<gpu_id, device> devices_;
 };
 

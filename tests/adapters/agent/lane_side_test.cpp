@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -150,6 +151,10 @@ class LaneSide : public ::testing::Test {
            if (pid == unreadable) return error_code{EMFILE, boost::system::system_category()};
            return std::make_unique<resting_process>();
          },
+         .begins_together =
+             [this](command_kind what, gpu_id gpu, std::size_t targets) {
+               together_.emplace_back(what, gpu, targets);
+             },
          .stuck_after = stuck_after},
         {.admits = std::move(admits),
          .may_follow =
@@ -186,25 +191,26 @@ class LaneSide : public ::testing::Test {
     }
     return {};
   }
-  void attach() {
-    ASSERT_TRUE(side_->attach(id, target_.pid(), *start_time_of(target_.pid())));
+  void attach(process_id as = id) {
+    ASSERT_TRUE(side_->attach(as, target_.pid(), *start_time_of(target_.pid())));
     const auto answer = next(report_kind::attached);
     ASSERT_TRUE(answer);
     ASSERT_EQ(error_code{answer->error}, error_code{});
     ASSERT_TRUE(next(report_kind::queue_added));
     ASSERT_TRUE(next(report_kind::queue_added));
   }
-  result<void> submit(command_kind kind, const std::vector<std::uint32_t>& queues) {
+  result<void> submit(command_kind kind, const std::vector<std::uint32_t>& queues,
+                      process_id of = id, bool flush = true) {
     batch work;
     work.id = ++batches_;
-    work.target = id;
+    work.target = of;
     work.gpu = the_gpu;
     work.kind = kind;
     work.count = static_cast<std::uint16_t>(queues.size());
     std::ranges::transform(queues, work.queues.begin(),
                            [](auto each) { return driver_queue_id{each}; });
     const auto taken = side_->submit(work);
-    side_->flush();
+    if (flush) side_->flush();
     return taken;
   }
   std::vector<outcome> outcomes_of(command_kind kind, const std::vector<std::uint32_t>& queues) {
@@ -233,6 +239,8 @@ class LaneSide : public ::testing::Test {
   fake_book book_;
   std::mutex mutex_;
   std::string said_;
+  using beginning = std::tuple<command_kind, gpu_id, std::size_t>;
+  std::vector<beginning> together_;
   const test::family target_{[](int) {
     for (;;) ::pause();
     return 0;
@@ -263,6 +271,30 @@ TEST_F(LaneSide, SuspendsAndResumesAndKeepsTheBook) {
   EXPECT_EQ(book_.entries().size(), 1U) << "one is still suspended";
   EXPECT_EQ(outcomes_of(command_kind::resume, {2}), done_list{outcome::done});
   EXPECT_TRUE(book_.entries().empty());
+}
+
+TEST_F(LaneSide, AnnouncesHowManyTargetsBeginTogether) {
+  constexpr process_id other{6};
+  begin();
+  attach();
+  attach(other);
+  ASSERT_EQ(outcomes_of(command_kind::suspend, {1}), done_list{outcome::done});
+  EXPECT_TRUE(together_.empty()) << "one alone";
+  ASSERT_TRUE(submit(command_kind::suspend, {1, 2}, id, false));
+  ASSERT_TRUE(submit(command_kind::suspend, {1, 2}, other, false));
+  side_->flush();
+  EXPECT_EQ(together_, (std::vector{beginning{command_kind::suspend, the_gpu, 2}}));
+  ASSERT_TRUE(next(report_kind::completed));
+  ASSERT_TRUE(next(report_kind::completed));
+  ASSERT_TRUE(submit(command_kind::resume, {1, 2}, id, false));
+  ASSERT_TRUE(submit(command_kind::suspend, {1}, other, false));
+  side_->flush();
+  EXPECT_EQ(together_.size(), 1U) << "they do not do the same";
+  ASSERT_TRUE(next(report_kind::completed));
+  ASSERT_TRUE(next(report_kind::completed));
+  ASSERT_EQ(outcomes_of(command_kind::resume, {1, 2}), (done_list{outcome::done, outcome::done}));
+  ASSERT_TRUE(submit(command_kind::resume, {1, 2}, other));
+  ASSERT_TRUE(next(report_kind::completed));
 }
 
 TEST_F(LaneSide, EntersARecordThatHasChanged) {

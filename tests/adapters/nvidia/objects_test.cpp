@@ -210,7 +210,7 @@ class NvidiaCalls : public NvidiaObjects {
 
   reached_client two_{device_};
   reached_client three_{device_};
-  channel_calls calls_;
+  channel_calls calls_{patience};
   std::vector<channel_state> states_;  ///< Of the third process.
 };
 
@@ -230,6 +230,26 @@ TEST_F(NvidiaCalls, OfOneProcessAreNotSpoiltByAnother) {
   expected[3] = channel_state::gone;
   EXPECT_EQ(states_, expected);
   EXPECT_EQ(held_channels(device_), 23);
+}
+
+TEST_F(NvidiaCalls, WaitForThoseThatAreExpected) {
+  calls_.expect(gpu_id{0x400}, true, 2);
+  changing first{calls_, one_, one_.channels()};
+  EXPECT_TRUE(first.waits());
+  EXPECT_EQ(held_channels(device_), 0);
+  changing second{calls_, two_, two_.channels()};
+  EXPECT_THAT(first.states(), Each(channel_state::changed));
+  EXPECT_THAT(second.states(), Each(channel_state::changed));
+  EXPECT_EQ(held_channels(device_), 16);
+  EXPECT_EQ(stat_of(device_, "FIFO_DISABLE_CHANNELS"), 1);
+}
+
+TEST_F(NvidiaCalls, DoNotWaitForLongForOneThatDoesNotCome) {
+  channel_calls calls{std::chrono::milliseconds{1}};
+  calls.expect(gpu_id{0x400}, true, 3);
+  changing first{calls, one_, one_.channels()};
+  EXPECT_THAT(first.states(), Each(channel_state::changed));
+  EXPECT_EQ(held_channels(device_), 8);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -79,6 +80,9 @@ struct lane_side_options {
       make_target{};
   /// For acting_side::follow(), which the library bounds and paces. Empty: it does not follow.
   follow_function follow{};
+  /// Empty, or told before several targets begin to suspend, or to resume, queues of one GPU at the
+  /// same time. On the side's thread; returns at once, and throws nothing but std::bad_alloc.
+  std::function<void(command_kind what, gpu_id gpu, std::size_t targets)> begins_together{};
   /// A driver call longer than this takes its GPU for lost.
   duration stuck_after = std::chrono::seconds{3};
 };
