@@ -79,11 +79,17 @@ result<unique_fd> open_process(pid_t pid, pid_t thread) {
 
 namespace {
 
-std::vector<remote_fd> descriptors_of(pid_t pid, const device_file& of) {
+bool is_exhausted(const error_code& error) {
+  return error.value() == EMFILE || error.value() == ENFILE || error.value() == ENOMEM;
+}
+
+/// \param failed set if this process lacks what it needs to list them.
+std::vector<remote_fd> descriptors_of(pid_t pid, const device_file& of, bool& failed) {
   std::vector<int> fds;
   pid_t thread = 0;
   auto listed = of.list(pid, fds);
   if (!listed || *listed == 0) {
+    if (!listed && is_exhausted(listed.error())) failed = true;
     thread = visible_thread_of(pid);
     if (thread == pid || thread == 0) return {};
     listed = of.list(thread, fds);
@@ -98,41 +104,71 @@ std::vector<remote_fd> descriptors_of(pid_t pid, const device_file& of) {
 
 std::vector<remote_fd> list_users(const device_file& of) {
   std::vector<remote_fd> all;
+  bool failed = false;
   const pid_t self = ::getpid();
   (void)for_each_numbered_entry<pid_t>("/proc", [&](pid_t pid) {
     if (pid == self) return;
-    const auto its = descriptors_of(pid, of);
+    const auto its = descriptors_of(pid, of, failed);
     all.insert(all.end(), its.begin(), its.end());
   });
   return all;
 }
 
-std::vector<remote_fd> user_list::read() {
+namespace {
+
+/// The pid that the kernel gave out last, to a process or a thread. Empty: it cannot be read.
+std::string newest_pid() {
+  const auto text = read_whole_file("/proc/loadavg");
+  return text ? text->substr(text->rfind(' ') + 1) : std::string{};
+}
+
+}  // namespace
+
+std::optional<std::vector<remote_fd>> user_list::read() {
   using namespace std::chrono_literals;
   std::vector<remote_fd> all;
   std::map<pid_t, process> now;
   const pid_t self = ::getpid();
+  const time_point time = clock::now();
   const unique_fd proc = open_directory("/proc");
-  (void)for_each_numbered_entry<pid_t>(proc, [&](pid_t pid) {
+  bool failed = !proc;
+  const auto see = [&](pid_t pid) {
     if (pid == self) return;
-    // The size of that directory is the number of descriptors.
-    struct stat about {};
-    if (::fstatat(proc.get(), (std::to_string(pid) + "/fd").c_str(), &about, 0) != 0) return;
-    const auto known = processes_.find(pid);
-    process& one = now[pid];
-    if (known != processes_.end()) one = std::move(known->second);
-    // Not all of them are due in one read. The inode differs if the pid is another process's.
-    const time_point time = clock::now();
+    process one;
+    if (const auto known = processes_.find(pid); known != processes_.end()) one = known->second;
+    // Not all of them are due in one read.
     const bool is_due = time - one.listed >= 500ms + 50ms * (pid % 10);
-    if (known == processes_.end() || is_due || one.descriptors != about.st_size ||
-        one.inode != about.st_ino) {
-      one = {.inode = about.st_ino,
-             .descriptors = about.st_size,
-             .listed = time,
-             .of_device = descriptors_of(pid, of_)};
+    if (is_due || !one.is_of_kernel) {
+      // The size of that directory is the number of descriptors, and its inode differs if the pid
+      // is another process's.
+      struct stat about {};
+      if (::fstatat(proc.get(), (std::to_string(pid) + "/fd").c_str(), &about, 0) != 0) return;
+      if (is_due || one.inode != about.st_ino || one.descriptors != about.st_size) {
+        one.inode = about.st_ino;
+        one.descriptors = about.st_size;
+        one.listed = time;
+        // It can still execute a program.
+        one.is_of_kernel = about.st_size == 0 && is_kernel_thread(pid);
+        one.of_device =
+            one.is_of_kernel ? std::vector<remote_fd>{} : descriptors_of(pid, of_, failed);
+      }
     }
     all.insert(all.end(), one.of_device.begin(), one.of_device.end());
-  });
+    now.emplace(pid, std::move(one));
+  };
+  // To list all processes costs most. A process shows up there a moment after its pid was given
+  // out, so the next read lists them again; and CRIU gives out pids of its own choice.
+  const std::string newest = newest_pid();
+  const bool is_changed = newest.empty() || newest != newest_pid_;
+  if (is_changed || was_changed_ || time - listed_ >= 500ms) {
+    failed |= !for_each_numbered_entry<pid_t>(proc, see);
+    listed_ = time;
+  } else {
+    for (const auto& [pid, known] : processes_) see(pid);
+  }
+  if (failed) return {};
+  was_changed_ = is_changed;
+  newest_pid_ = newest;
   processes_ = std::move(now);
   return all;
 }
@@ -153,11 +189,15 @@ user_list::list user_list::now(duration age) {
     if (is_new_enough() || read_ >= wanted) return all_;
   }
   const time_point begun = clock::now();
-  std::vector<remote_fd> seen = read();
+  std::optional<std::vector<remote_fd>> seen = read();
   const std::scoped_lock held{mutex_};
+  if (!seen) {
+    read_ = time_point::min();
+    return {};
+  }
   read_ = begun;
-  if (all_ == nullptr || *all_ != seen)
-    all_ = std::make_shared<const std::vector<remote_fd>>(std::move(seen));
+  if (all_ == nullptr || *all_ != *seen)
+    all_ = std::make_shared<const std::vector<remote_fd>>(std::move(*seen));
   return all_;
 }
 

@@ -23,10 +23,13 @@ constexpr duration tick = 100ms;
 /// Ticks between two looks at the process. While the agent runs, a duplicate must not outlive the
 /// target's own for longer than 1 s.
 constexpr unsigned look_every = 3;
+/// After a look, until a suspend is followed by another one: a look takes as much processor time as
+/// a suspend.
+constexpr duration least_between_looks = 50ms;
 /// How old the list of users may be at a tick, which lanes share, and before a suspend.
 constexpr duration age_at_tick = tick / 2;
 constexpr duration age_at_suspend = tick + age_at_tick;
-/// At a look after a suspend. Targets that are suspended together share it.
+/// After a suspend. Targets that are suspended together share it.
 constexpr duration age_at_look = 5ms;
 /// Of a process's memory, in one look: an order to resume waits for it.
 constexpr duration longest_search = 50ms;
@@ -87,8 +90,11 @@ result<std::vector<queue_info>> nvidia_target::open() {
 result<std::vector<queue_info>> nvidia_target::refresh() {
   std::uint64_t ignored = 0;
   (void)!::read(timer_.get(), &ignored, sizeof ignored);
-  if (ticks_++ % look_every != 0) {
-    find_sharers(age_at_tick);
+  const bool is_behind_suspend = std::exchange(is_behind_suspend_, false);
+  const bool is_early = is_behind_suspend && clock::now() - looked_ < least_between_looks;
+  if (is_early) ticks_ = look_every;  // The next tick looks.
+  if (is_early || ticks_++ % look_every != 0) {
+    (void)find_sharers(is_early ? age_at_look : age_at_tick);
     if (acts() && !sharers_are_offline()) return errc::not_managed;
     return queues_;
   }
@@ -102,6 +108,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   if (!arm(timer_, tick)) return last_system_error();
   ticks_ = 1;
   const auto looked = clients_->refresh([this](const client_objects& each) { return leave(each); });
+  looked_ = clock::now();
   if (!looked) return refuse(looked.error());
   forget_gone();
   if (clients_->is_searching()) {
@@ -116,7 +123,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   users_seen_.reset();  // The process may have other descriptors than before.
   kinship_ = kinship_of(pid_);
-  find_sharers(acts() ? age_at_look : age_at_tick);
+  (void)find_sharers(acts() ? age_at_look : age_at_tick);
   // Whether it may be managed is asked before each suspend: the host names one process after the
   // other as offline.
   if (acts() && !sharers_are_offline()) return errc::not_managed;
@@ -170,15 +177,17 @@ void nvidia_target::forget_gone() {
   });
 }
 
-void nvidia_target::find_sharers(duration age) {
+bool nvidia_target::find_sharers(duration age) {
   auto users = users_.now(age);
-  if (users == users_seen_) return;
+  if (users == nullptr) return false;
+  if (users == users_seen_) return true;
   sharers_ = clients_->sharers(*users);
   other_sharers_.clear();
   for (const remote_fd& each : sharers_)
     if (const auto start = start_time_of(each.pid); start && kinship_of(each.pid) != kinship_)
       other_sharers_.push_back({.pid = each.pid, .start_time = *start});
   users_seen_ = std::move(users);
+  return true;
 }
 
 /// Its channels are those of every process that has the open file: all of them have to be offline.
@@ -237,11 +246,11 @@ int nvidia_target::act(command_kind what, gpu_id gpu, std::span<const driver_que
                        std::span<outcome> outcomes) {
   drop_closed();
   if (what == command_kind::resume) return resume(gpu, queues, outcomes);
-  find_sharers(age_at_suspend);
-  if (!sharers_are_offline()) return EPERM;
-  // Channels may have come since the last look, and run on.
+  if (!find_sharers(age_at_suspend) || !sharers_are_offline()) return EPERM;
+  // Channels and sharers may have come since the last look.
   const int error = suspend(gpu, queues, outcomes);
   ticks_ = 0;
+  is_behind_suspend_ = true;
   (void)arm(timer_, 1ns);
   return error;
 }
@@ -373,8 +382,7 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
   };
   const auto wanted = static_cast<std::uint64_t>(length / 1us);
   quanta_.erase(gpu);
-  find_sharers(age_at_suspend);
-  if (wanted != 0 && !sharers_are_offline()) {
+  if (wanted != 0 && (!find_sharers(age_at_suspend) || !sharers_are_offline())) {
     (void)restore_slices(gpu);  // Else the next look ends the management.
     return error_code{EPERM, boost::system::system_category()};
   }

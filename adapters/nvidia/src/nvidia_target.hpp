@@ -60,8 +60,8 @@ class nvidia_target final : public agent::lane_target {
 
   /// What open() and refresh() have in common.
   result<std::vector<queue_info>> read();
-  /// \param age as for user_list::now().
-  void find_sharers(duration age);
+  /// \param age as for user_list::now(). \return false if they cannot be listed now.
+  bool find_sharers(duration age);
   bool sharers_are_offline();
   /// Whether it changed anything, which then also concerns all sharers.
   bool acts() const noexcept {
@@ -98,6 +98,8 @@ class nvidia_target final : public agent::lane_target {
   std::map<channel_key, slice_book::entry> set_slices_;  ///< Groups whose slice this one changed.
   std::map<gpu_id, std::uint64_t> quanta_;               ///< Microseconds; of GPUs that have one.
   unsigned ticks_ = 0;                                   ///< Of the timer, since the last look.
+  time_point looked_{};                                  ///< End of the last look.
+  bool is_behind_suspend_ = false;                       ///< The next refresh().
   std::vector<queue_info> queues_;                       ///< At the last look.
   user_list::list users_seen_;  ///< Of which the next are some. Null: compare them again.
   std::vector<remote_fd> sharers_;

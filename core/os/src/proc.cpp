@@ -78,6 +78,11 @@ bool leader_is_exiting(pid_t pid) noexcept {
   return !flags || is_exiting_flag_set(*flags);
 }
 
+bool is_kernel_thread(pid_t pid) noexcept {
+  constexpr std::uint64_t kernels_pf_kthread = 0x200000;  // include/linux/sched.h
+  return (stat_field_of(pid, 9).value_or(0) & kernels_pf_kthread) != 0;
+}
+
 bool is_own_child(pid_t pid) noexcept {
   return stat_field_of(pid, 4) == static_cast<std::uint64_t>(::getpid());
 }

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,6 +105,33 @@ TEST_F(DeviceUsers, AreListedAgainWhenAProcessGetsAnotherDescriptor) {
   ::kill(child_, SIGKILL);
   ::waitpid(child_, nullptr, 0);
   EXPECT_EQ(count_of_child(*users.now(0s)), 0);
+}
+
+TEST_F(DeviceUsers, IncludeAProcessAsSoonAsItBegins) {
+  user_list users{device_file::at(path_).value()};
+  (void)users.now(0s);
+  const pid_t begun = ::fork();
+  if (begun == 0)
+    for (;;) ::pause();
+  EXPECT_EQ(std::ranges::count(*users.now(0s), begun, &remote_fd::pid), 1);
+  ::kill(begun, SIGKILL);
+  ::waitpid(begun, nullptr, 0);
+  EXPECT_EQ(std::ranges::count(*users.now(0s), begun, &remote_fd::pid), 0);
+}
+
+TEST_F(DeviceUsers, AreUnknownWithoutDescriptorsOfOnesOwn) {
+  user_list users{device_file::at(path_).value()};
+  ASSERT_TRUE(users.now(0s));
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto seen = users.now(0s);
+  const auto seen_again = users.now(1h);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_FALSE(seen);
+  EXPECT_FALSE(seen_again) << "an old list, after a failure";
+  EXPECT_EQ(count_of_child(*users.now(0s)), 2);
 }
 
 TEST_F(DeviceUsers, AreNotThoseOfAnEarlierProcessWithThatPid) {

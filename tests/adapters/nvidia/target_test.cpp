@@ -6,6 +6,7 @@
 #include "release.hpp"
 
 #include <linux/capability.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -78,6 +79,8 @@ class managed {
       if (const auto done = keep(target_.refresh()); !done) return done;
     return keep(target_.refresh());
   }
+  /// Once, as a lane does.
+  result<void> tick() { return keep(target_.refresh()); }
   std::vector<driver_queue_id> of_kind(queue_kind type) const {
     std::vector<driver_queue_id> ids;
     for (const queue_info& each : queues_)
@@ -195,6 +198,34 @@ TEST_F(NvidiaTarget, FindsAContextThatIsMadeWhileItIsHeld) {
   EXPECT_EQ(held_channels(device_), 10);
   EXPECT_TRUE(target->close());
   EXPECT_EQ(held_channels(device_), 0);
+}
+
+/// Suspends and resumes as a lane does, as fast as that goes, and looks when it is told to.
+TEST_F(NvidiaTarget, FindsAContextUnderSuspendsThatFollowEachOther) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  ASSERT_TRUE(target.open());
+  const auto before = target.computing();
+  const auto cycle = [&] {
+    target.suspend(before);
+    pollfd news{target->event_fd(), POLLIN, 0};
+    if (::poll(&news, 1, 0) > 0) {
+      EXPECT_TRUE(target.tick());
+    }
+    target.resume(before);
+    return target.computing().size();
+  };
+  cycle();
+  program_.ask("context");
+  EXPECT_TRUE(eventually(patience, [&] { return cycle() == before.size() + 2; }));
+  // A look asks for each object that it knows.
+  const auto asked = stat_of(device_, "CLIENT_GET_HANDLE_INFO");
+  cycle();
+  const time_point begun = clock::now();
+  for (int count = 0; count < 20; ++count) cycle();
+  const auto looks = (clock::now() - begun) / 50ms + 2;
+  EXPECT_LE(stat_of(device_, "CLIENT_GET_HANDLE_INFO") - asked, 400 * looks);
+  EXPECT_TRUE(target->close());
 }
 
 TEST_F(NvidiaTarget, DropsAClientThatTheProcessFrees) {

@@ -93,6 +93,14 @@ TEST(Proc, KnowsTheOwnUserAndThatNobodyTracesUs) {
   EXPECT_EQ(tracer_of(::getpid()), 0);
 }
 
+TEST(Proc, KnowsThreadsOfTheKernel) {
+  EXPECT_FALSE(is_kernel_thread(::getpid()));
+  std::ifstream file{"/proc/2/comm"};
+  const std::string name{std::istreambuf_iterator<char>{file}, {}};
+  if (name != "kthreadd\n") GTEST_SKIP() << "the kernel's threads are in another PID namespace";
+  EXPECT_TRUE(is_kernel_thread(2));
+}
+
 TEST(Proc, ParsesAttributeNumbersWithAndWithoutALineEnd) {
   EXPECT_EQ(parse_number<std::uint32_t>("19893"), 19893U);
   EXPECT_EQ(parse_number<std::uint32_t>("19893\n"), 19893U);

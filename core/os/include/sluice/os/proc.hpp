@@ -44,6 +44,8 @@ std::string debugger_of(pid_t pid);
 pid_t living_thread_of(pid_t pid);
 /// Whether the main thread is on its way out, or gone. False before the stop of a traced one.
 bool leader_is_exiting(pid_t pid) noexcept;
+/// Whether the pid is that of a thread of the kernel, which has no descriptors.
+bool is_kernel_thread(pid_t pid) noexcept;
 /// Whether this process is the parent.
 bool is_own_child(pid_t pid) noexcept;
 
