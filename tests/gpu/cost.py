@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 QUICK_CYCLES, CYCLES = 200, 1000
 # Of a client in s: a request, and the pause behind it, in which programs that are not held make progress.
 BUSY, IDLE = (0.004, 0.006), (0.008, 0.012)
-FLOOR_PAUSE_MS = 5
+FLOOR_PAUSES_MS = (5, 10)  # The means of these.
 RATES = (10, 100)  # Suspends per second.
 # The bounds, in us where not named otherwise.
 TO_CALL, TO_DECISION, CALL_OF_FLOOR = 220, 200, 1.1
@@ -80,6 +80,17 @@ def run_marks(daemon, client, cycles, busy, idle):
         marks.stop()
 
 
+def measure_floor(on, loads, cycles):
+    return on.printed(sys.executable, HERE / "floor.py", cycles, *FLOOR_PAUSES_MS, *(load.pid for load in loads),
+                      limit=nvidia.PATIENCE + cycles * sum(FLOOR_PAUSES_MS) / 100)
+
+
+def mean_of(one, other):
+    """Of figures of floor.py, before a daemon and after it."""
+    return {key: statistics.mean(pair) if key == "processor" else [statistics.mean(each) for each in zip(*pair)]
+            for key, pair in ((key, (one[key], other[key])) for key in ("suspend", "resume", "processor"))}
+
+
 def measure_calls(on, state, count, cycles):
     """The calls for some programs that are busy or idle, under a daemon and by themselves."""
     if state == "busy":
@@ -89,8 +100,7 @@ def measure_calls(on, state, count, cycles):
     else:
         loads = [on.resting() for _ in range(count)]
     name = f"cost: {count} {state}"
-    floor = on.printed(sys.executable, HERE / "floor.py", cycles // 2, FLOOR_PAUSE_MS, *(load.pid for load in loads),
-                       limit=nvidia.PATIENCE + cycles * FLOOR_PAUSE_MS / 100)
+    before = measure_floor(on, loads, cycles // 4)
     recording = on.scratch / "recording"
     daemon = nvidia.Daemon(on, record=recording)
     daemon.wait_attached(*loads)
@@ -99,6 +109,7 @@ def measure_calls(on, state, count, cycles):
         for load in loads:
             load.wait_moving(load.streams)
     on.drop(daemon)
+    floor = mean_of(before, measure_floor(on, loads, cycles // 4))
     with open(recording, encoding="utf-8") as file:
         calls = read_calls(file, count)
     os.unlink(recording)
@@ -163,7 +174,7 @@ def measure_bystander(on):
     for held in (False, True, True, False):
         marks = lossless.Marks(client, 1, (0.01, 0.01), (0.01, 0.01)) if held else None
         try:
-            seen[held].append(nvidia.request_series(on, "65 us", None, None, seconds, pause=0))
+            seen[held].append(nvidia.request_series(on, seconds, 0))
         finally:
             if marks:
                 marks.stop()

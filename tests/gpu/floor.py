@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""usage: floor.py COUNT PAUSE_MS PID...
+"""usage: floor.py COUNT HELD_MS RUNNING_MS PID...
 
 Suspends and resumes processes COUNT times by the driver's call alone, with one call for all of them, and prints how long
 the calls took (us, p50 and p99) and the processor time of a suspend with its resume. No scheduler may manage them."""
@@ -131,9 +131,9 @@ def disabling(names, disable):
 
 
 def main():
-    count, pause = int(sys.argv[1]), float(sys.argv[2]) / 1e3
+    count, held, running = int(sys.argv[1]), float(sys.argv[2]) / 1e3, float(sys.argv[3]) / 1e3
     names, at = [], None
-    for pid in map(int, sys.argv[3:]):
+    for pid in map(int, sys.argv[4:]):
         fd, client = find_client(pid)
         subdevice, channels = compute_channels(fd, client)
         names += [(client, channel) for channel in channels]
@@ -157,9 +157,9 @@ def main():
     try:
         for _ in range(count):
             timed("suspend", suspend)
-            time.sleep(pause)
+            time.sleep(held)
             timed("resume", resume)
-            time.sleep(pause)
+            time.sleep(running)
     finally:
         control(*at, DISABLE_CHANNELS, resume)  # One too many is harmless.
     shown = {which: [seeing.quantile(values, share) for share in (0.5, 0.99)] for which, values in took.items()}

@@ -37,7 +37,7 @@ constexpr char help[] =
     "       gpu_load offline --page FILE --kernel-us T --rate R [--streams N] [--devices A,B,...]\n"
     "                        [--memory MIB]\n"
     "       gpu_load online --kernels N --kernel-us T --rate R --pause-us T --seconds T\n"
-    "                       [--device N] [--page FILE] [--mark LIBRARY]\n"
+    "                       [--device N]\n"
     "       gpu_load serve --kernels N --kernel-us T --rate R [--device N] [--mark LIBRARY]\n"
     "       gpu_load mix --rate R [--device N]\n"
     "       gpu_load rest --page FILE [--device N]\n"
@@ -57,7 +57,7 @@ constexpr char help[] =
     "21; word 22 makes it write to an illegal address, and word 23 makes it exit.\n"
     "online makes requests, with pauses of half to one and a half times T between them, and "
     "prints\n"
-    "their latencies. --mark announces each request by libsluice_client.so.0.\n"
+    "their latencies.\n"
     "serve and mix make requests without marks: serve always the same, mix of several kinds. They\n"
     "print the mean length of a request. A line 'T FILE' of the standard input starts requests at\n"
     "random times, T microseconds apart on average. A line 'rest' ends them and writes FILE: the\n"
@@ -69,7 +69,7 @@ constexpr char help[] =
     "and\n"
     "then writes FILE: when each was due, its begin and its end. A line 'mark SOCKET' announces "
     "the\n"
-    "following ones to that scheduler, 'mark -' to none.\n"
+    "following ones to that scheduler by libsluice_client.so.0, 'mark -' to none.\n"
     "rest makes a context, increments the generation in FILE, and then does nothing.\n"
     "wakes uses no GPU: it sleeps for 50 us over and over, and prints how late the machine wakes "
     "it "
@@ -455,7 +455,6 @@ class marker {
     find(begin_span_, "sluice_client_begin_span_since");
     find(end_span_, "sluice_client_end_span");
   }
-  /// \param socket nullptr: the environment's.
   void connect(const char* socket) {
     if (library_ == nullptr) return;
     disconnect();
@@ -477,12 +476,6 @@ class marker {
   void disconnect() {
     if (client_ != nullptr) close_(client_);
     client_ = nullptr;
-  }
-  void begin() const {
-    if (client_ != nullptr) begin_(client_);
-  }
-  void end() const {
-    if (client_ != nullptr) end_(client_);
   }
   /// A request that arrived at `since`.
   void begin(std::uint64_t request, std::int64_t since) const {
@@ -514,16 +507,9 @@ class marker {
   decltype(&sluice_client_end_span) end_span_ = nullptr;
 };
 
-std::uint64_t sum_of_counters(const volatile std::uint64_t* page) {
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; page != nullptr && i < counters; ++i) sum += page[first_counter + i];
-  return sum;
-}
-
 int online(const options& chosen) {
   const std::uint64_t iterations = iterations_of(chosen);
   const int device = chosen.devices.front();
-  const volatile std::uint64_t* const page = chosen.page.empty() ? nullptr : map_page(chosen.page);
   CHECK(cudaSetDevice(device));
   const shape as = online_shape(device);
   progress* const of = new_progress();
@@ -534,35 +520,25 @@ int online(const options& chosen) {
     CHECK(cudaStreamSynchronize(in));
   };
   for (int i = 0; i < 10; ++i) request();
-  marker marks{chosen.library};
-  marks.connect(nullptr);
 
   std::vector<double> latencies;
   std::uint32_t random = 1;
-  const std::uint64_t counted = sum_of_counters(page);
-  const double begun = now_us();
-  const double until = begun + chosen.seconds * 1e6;
+  const double until = now_us() + chosen.seconds * 1e6;
   while (now_us() < until) {
     random = random * 1664525U + 1013904223U;
     usleep(static_cast<useconds_t>(chosen.pause_us * (0.5 + random / 4294967296.0)));
     const double start = now_us();
-    marks.begin();
     request();
     latencies.push_back(now_us() - start);
-    marks.end();
   }
-  const double took_us = now_us() - begun;
-  const auto beside = static_cast<double>(sum_of_counters(page) - counted);
   std::sort(latencies.begin(), latencies.end());
   const auto at = [&](double share) {
     return latencies[std::min(
         latencies.size() - 1,
         static_cast<std::size_t>(share * static_cast<double>(latencies.size())))];
   };
-  std::printf(
-      "{\"n\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"offline_per_us\": "
-      "%.4f}\n",
-      latencies.size(), at(0.5), at(0.99), latencies.back(), beside / took_us);
+  std::printf("{\"n\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f}\n",
+              latencies.size(), at(0.5), at(0.99), latencies.back());
   return 0;
 }
 

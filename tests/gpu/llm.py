@@ -4,16 +4,15 @@ import collections
 import csv
 import datetime
 import json
-import os
 import pathlib
 import random
-import signal
 import statistics
 import sys
 import time
 
 import llm_loop
 import nvidia
+import serving
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODES = ("alone", "beside", "fixed_timeslice", "slo", "pointer_polling")
@@ -130,9 +129,7 @@ class Case:
     def measure(self, mode, load):
         on, training = self.on, self.training
         if mode == "alone":
-            # The process stays, without work.
-            os.kill(training.pid, signal.SIGSTOP)
-            nvidia.wait_until(lambda: training.still_since(0.5), nvidia.PATIENCE, "end of the steps of the training")
+            training.pause()
         daemon = self.daemon(mode, load)
         try:
             if daemon:
@@ -143,14 +140,14 @@ class Case:
             self.server.process.stdin.write((json.dumps(order) + "\n").encode())
             since = self.server.answer()["begun"] + round(1e9 * WARM_UP)
             time.sleep(max(0, since - time.monotonic_ns()) / 1e9)
-            begin, steps = nvidia.now(), training.total()
+            before = training.progress()
             time.sleep(SECONDS)
-            rate = (training.total() - steps) / (nvidia.now() - begin)
+            rate = serving.rate(before, training.progress())
             busy = self.server.answer(DRAIN + nvidia.PATIENCE)["busy_s"]
             statistic = daemon.status()["statistics"] if daemon else None
         finally:
             if mode == "alone":
-                os.kill(training.pid, signal.SIGCONT)
+                training.go_on()
         if daemon:
             on.drop(daemon)
             for failure, count in statistic["failures"].items():
@@ -202,12 +199,11 @@ def llm(on):
         on.figure(f"llm: {what.split('_')[0]} of {' / '.join(costs)} {'tokens' if what[0] == 'p' else 'requests'}",
                   list(costs.values()), "us")
     plans = prepare(on, server, loads)
-    training = nvidia.Load(on, "training", [sys.executable, HERE / "train_exact.py", 0], role="offline",
-                           more_files=("losses",))
-    training.wait_moving()
-    begin, steps = nvidia.now(), training.total()
-    time.sleep(SECONDS / 2)
-    alone = (training.total() - steps) / (nvidia.now() - begin)
+    training = on.trainer("transformer")
+    time.sleep(serving.OFFLINE_WARM_UP)
+    before = training.progress()
+    time.sleep(serving.OFFLINE_ALONE)
+    alone = serving.rate(before, training.progress())
     on.figure("llm: offline steps per second, alone", [alone], "")
     case = Case(on, server, training, plans)
     cases = on.result["cases"] = []
@@ -227,6 +223,8 @@ def llm(on):
                     case.aim(load, cases[-1])
         longest = max(longest, nvidia.now() - began)
     show(on, cases, alone)
+    for each in cases:  # Thousands of values.
+        del each["first_ms"], each["between_ms"]
     for load in loads:
         in_lab(on, load, server, case.targets[load].replace("\n", ",").replace(" = ", "=").replace('"', ""))
 
@@ -241,7 +239,7 @@ def in_lab(on, load, server, targets):
     policies = {"fixed_timeslice": "fixed_timeslice:slice=1ms",
                 "slo": f"slo:{targets},suspend_cost=1ms,resume_cost=1ms", "pointer_polling": "pointer_polling"}
     file = on.scratch / "lab.json"
-    # The kernels of train_exact.py are about this long.
+    # The kernels of trainer.py are about this long.
     done = on.run("lab", "--arrivals", "trace", "--trace", on.out / f"llm-{100 * load:.0f}.csv",
                   "--profile", profile if profile.exists() else "h100", "--service",
                   f"continuous:prefill_rate={1e6 * llm_loop.MOST_PROMPT / prefill[str(llm_loop.MOST_PROMPT)]:.0f},"

@@ -5,8 +5,8 @@
 
 parts lists the parts, or checks names of parts.
 report prints a Markdown table of the results in FILE..., one column for each GPU model, driver and revision of sluice.
-Where several files of one column have the same figure, the newest file counts. --html writes a page with the same
-figures. Exit code 0: for each GPU model, every part is present and all bounds are kept; 1: not so, with a list of the
+Where several files of one column have the same figure, the newest one without --quick counts. --html writes a page with
+the same figures. Exit code 0: for each GPU model, every part is present and all bounds are kept; 1: not so, with a list of the
 parts that are missing and the bounds that are missed; 2: a file cannot be read."""
 
 import argparse
@@ -20,7 +20,6 @@ import math
 import mmap
 import os
 import pathlib
-import random
 import select
 import shutil
 import signal
@@ -46,6 +45,7 @@ import serving as beside  # noqa: E402
 import torch_server  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
+TRAINER = HERE / "trainer.py"
 # How long parts of a test may take that have no documented bound. Long, so that a busy machine fails no test.
 PATIENCE = 30
 MOST_OF_LOG = 1 << 18  # Bytes of each program's log that are kept.
@@ -443,9 +443,10 @@ class Server:
         """Starts requests at random times. load: the share of time that they take when alone."""
         self.process.stdin.write(f"{self.alone_us / load:.3f} {log}\n".encode())
 
-    def play(self, arrivals, log, limit):
+    def play(self, arrivals, log, limit, meanwhile=lambda: None):
         """Makes requests at the times in a file, until the last one or for `limit` seconds. Returns how many."""
         self.process.stdin.write(f"play {arrivals} {1e6 * limit:.0f} {log}\n".encode())
+        meanwhile()
         return self.answer(limit + PATIENCE)["requests"]
 
     def mark(self, socket):
@@ -559,7 +560,7 @@ class Context:
         return made
 
     def trainer(self, kind):
-        made = Load(self, f"trainer-{kind}", [sys.executable, HERE / "trainer.py", kind], role="offline")
+        made = Load(self, f"trainer-{kind}", [sys.executable, TRAINER, kind], role="offline")
         made.streams = 1
         made.wait_moving()
         return made
@@ -810,74 +811,10 @@ def hold_series(on, name, load, count):
     on.figure(f"hold {name}: resume command to its end, median / longest", spread(resumed), "ms")
 
 
-REQUESTS = {"65 us": (1, 65, 20000), "20 x 0.5 ms": (20, 500, 30000)}
-MODES = ("alone", "beside, stock", "sluice, hold", "sluice, hold and quantum 50 us", "sluice, quantum 50 us only")
-
-
-def request_series(on, kind, daemon, page, seconds, pause=None):
-    kernels, length, usual_pause = REQUESTS[kind]
-    command = [on.load, "online", "--kernels", kernels, "--kernel-us", length, "--rate", on.rates["online"],
-               "--pause-us", usual_pause if pause is None else pause, "--seconds", seconds]
-    command += ["--page", page] if page else []
-    command += ["--mark", on.library] if daemon else []
-    return on.printed(*command, environment=daemon.environment if daemon else None, limit=seconds + 2 * PATIENCE)
-
-
-def table(on):
-    """latency of requests alone, beside offline work, and with a daemon"""
-    seconds = 3 if on.quick else 5
-    rounds = 2 if on.quick else 9
-    seen = collections.defaultdict(list)
-    suspends = collections.Counter()
-    longest = 0.0
-    for number in range(rounds):
-        began = now()
-        if number > 0 and began + longest > on.deadline - 10:
-            on.note(f"{number} of {rounds} rounds in the time of this part")
-            break
-        for kind in REQUESTS:
-            seen["alone", kind].append(request_series(on, kind, None, None, seconds))
-        offline = on.offline(streams=1)
-        start, counted = now(), offline.total()
-        time.sleep(1)
-        free = (offline.total() - counted) / (now() - start) / 1e6
-        order = list(MODES[1:])
-        random.Random(number).shuffle(order)
-        for mode in order:
-            on.say(f"round {number + 1}: {mode}")
-            daemon = None
-            if mode.startswith("sluice"):
-                daemon = Daemon(on, quantum="50us" if "quantum" in mode else None)
-                daemon.wait_attached(offline)
-            for kind in REQUESTS:
-                marked = daemon if "hold" in mode else None
-                got = request_series(on, kind, marked, offline.path, seconds)
-                got["share"] = 100 * got["offline_per_us"] / free
-                seen[mode, kind].append(got)
-            if daemon:
-                counters = daemon.status()["statistics"]
-                suspends[mode] += counters["suspends"]
-                for failure, count in counters["failures"].items():
-                    if count:
-                        on.note(f"{mode}: {failure}: {count}")
-                if "hold" in mode and counters["suspends"] == 0:
-                    on.problem(f"{mode}: the daemon suspended nothing")
-                if "quantum" in mode and counters.get("quanta") == 0:
-                    on.problem(f"{mode}: the daemon set no quantum")
-                on.drop(daemon)
-            offline.wait_moving()
-        on.drop(offline)
-        longest = max(longest, now() - began)
-    for kind in REQUESTS:
-        for mode in MODES:
-            all_ = seen[mode, kind]
-            middle = lambda key: statistics.median(each[key] for each in all_)
-            on.figure(f"request of {kind}, {mode}: p50 / p99", [middle("p50_us"), middle("p99_us")], "us")
-            if mode != "alone":
-                on.figure(f"offline work beside requests of {kind}, {mode}", [middle("share")], "% of alone")
-    on.note("requests of each kind and mode: " +
-            ", ".join(str(sum(each["n"] for each in all_)) for all_ in seen.values()))
-    on.note("suspends: " + ", ".join(f"{mode}: {count}" for mode, count in suspends.items()))
+def request_series(on, seconds, pause):
+    """Requests of one kernel of 65 us, with pauses of so many us between them."""
+    return on.printed(on.load, "online", "--kernels", 1, "--kernel-us", 65, "--rate", on.rates["online"], "--pause-us", pause,
+                      "--seconds", seconds, limit=seconds + 2 * PATIENCE)
 
 
 def wait_held(load):
@@ -1213,7 +1150,7 @@ def accept(on):
 
 
 PARTS = {each.__name__.replace("_", "-"): each for each in (
-    doctor, queues, hold, table, cost.cost, faults.faults, faults.faults_long, several, seeing,
+    doctor, queues, hold, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
     lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server, film.film, rivals.rivals,
     accept)}
@@ -1330,8 +1267,8 @@ def run(chosen):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(usage=__doc__.removeprefix("usage: ").replace("%", "%%"))
+    commands = parser.add_subparsers(dest="command", required=True, prog="nvidia.py")
     running = commands.add_parser("run")
     running.add_argument("--bin", required=True, help="folder of sluice")
     running.add_argument("--library", required=True, help="libsluice_client.so.0")

@@ -94,7 +94,7 @@ users=$(nvidia-smi --query-compute-apps=pid,name --format=csv,noheader) ||
   unable "nvidia-smi fails: $users"
 [ -z "$users" ] || unable "a GPU is in use by process ${users%%$'\n'*}; end it first"
 
-revision=${SLUICE_REVISION:-$(git -c safe.directory='*' -C "$top" rev-parse --short=12 HEAD 2>/dev/null)}
+revision=${SLUICE_REVISION:-$(git -c safe.directory='*' -C "$top" describe --always --abbrev=12 --exclude='*' --dirty 2>/dev/null)}
 out=${OUT:-nvidia-results}
 mkdir -p "$out" || unable "cannot create $out"
 build=$(mktemp -d) || unable "cannot create a temporary folder"

@@ -25,6 +25,7 @@ import seeing
 import serving
 
 HERE = pathlib.Path(__file__).resolve().parent
+TOP = HERE.parent.parent
 failures = []
 
 
@@ -232,6 +233,7 @@ def check_serving():
     short.update({(load, "quantum only"): row([290] * 3, 8.6) for load in (0.1, 0.3)})
     # Possible are (1 - 0.3) * 10 = 7.
     expected = {"10 %, quantum only: p99": True, "10 %, quantum only: offline steps/s": True,
+                "30 %, quantum only: p99": True, "30 %, quantum only: offline steps/s": True,
                 "requests of each row over all loads": True, "rounds": True}
     check(kept(short, True) == expected, f"short: {kept(short, True)}")
     short[0.1, "quantum only"] = row([310] * 3, 6.6)
@@ -261,7 +263,7 @@ class FakeDaemon:
 
     def status(self):
         self.count += 1
-        return {"statistics": {"suspends": self.count, "quanta": self.count, "failures": {"refused": 1}},
+        return {"statistics": {"suspends": self.count, "quanta": self.count, "suspend_call": {"count": self.count}, "failures": {"refused": 1}},
                 "groups": [{"role": "offline", "lost_ms": 250 * self.count}, {"role": "online", "lost_ms": 7}]}
 
     def stop(self):
@@ -281,14 +283,17 @@ sys.modules["torch"] = made
 def check_measurement(folder):
     """serve.py and trainer.py with a PyTorch that only waits, measured by serving.py."""
     (folder / "torch.py").write_text(FAKE_TORCH)
+    (folder / "nvidia-smi").write_text("#!/bin/sh\necho 1500\n")
+    (folder / "nvidia-smi").chmod(0o755)
     serving.SHORTEST = serving.LONGEST = 0.4
-    serving.WARM_UP = serving.WARM_UP_UNMARKED = serving.OFFLINE_ALONE = serving.OFFLINE_WARM_UP = 0.1
+    serving.WARM_UP = serving.WARM_UP_UNMARKED = serving.WARM_UP_LEARNING = serving.OFFLINE_ALONE = serving.OFFLINE_WARM_UP = 0.1
     serving.ROUNDS = 2
     with contextlib.redirect_stdout(io.StringIO()):
         on = nvidia.Context(argparse.Namespace(quick=False, trace=None, rivals=None, driver="none", bin="/",
                                                library="/no/library", load="/", out=folder / "out"))
         on.out.mkdir()
         on.environment["PYTHONPATH"] = str(folder)
+        on.environment["PATH"] = f"{folder}:{on.environment['PATH']}"
         on.part, on.deadline, on.policies = "serving", time.monotonic() + 100, []
         on.daemon = lambda **how: FakeDaemon(on, **how)
         marked = []
@@ -297,6 +302,10 @@ def check_measurement(folder):
         serving.MODES = (*modes[:4], modes[5], serving.Mode("other", "broken", False, None))
         on.torch = True
         try:
+            played = []
+            play = nvidia.Server.play
+            nvidia.Server.play = lambda server, path, *rest: played.append(pathlib.Path(path).name) or play(server, path, *rest)
+            serving.WARM_UP, serving.WARM_UP_UNMARKED, serving.WARM_UP_LEARNING = 0.1, 0.11, 0.12
             for name, kind, training in (("serving", "graph", "transformer"), ("serving-long", "eager", "wide")):
                 on.result = {"problems": [], "notes": [], "figures": {}, "bounds": []}
                 nvidia.serve_pytorch(on, name, kind, 2, training)
@@ -316,13 +325,31 @@ def check_measurement(folder):
                 aims = {line for each in on.policies for line in each.splitlines() if line.startswith("request.p99")}
                 check(len(aims) >= 3 and all("{" not in each for each in aims), f"{name}: aims {aims}")
                 check(len(on.result["bounds"]) >= 2, f"{name}: bounds")
+                check(on.result["figures"][f"{name}: clock of the GPU, requests alone, 60 %"]["values"] == [1500],
+                      f"{name}: {on.result['figures'].keys()}")
                 json.dumps(on.result)
+            # `slo` has a daemon for each load, and longer to learn; the other one with marks has one daemon.
+            rounds = 2 * serving.ROUNDS
+            check([played.count(f"warm-up.0.12.{load}") for load in serving.LOADS] == [rounds] * 3
+                  and sum(each.startswith("warm-up.0.1.") for each in played) == rounds, f"warm-ups: {played}")
+            measured, on.result = on.result, {"problems": [], "notes": [], "figures": {}, "bounds": []}
+            command = [sys.executable, HERE / "serve.py", "graph", "--repeat", 2, "--mark", on.library]
+            serving.LONGEST_SHORT = 1
+            serving.serve(on, "serving-short", lambda: nvidia.Server(on, "short", command), lambda: on.trainer("wide"),
+                          short=True)
+            rows = {(each["load"], each["mode"]) for each in on.result["serving"]["rows"]}
+            check(on.result["problems"] == [] and len(rows) == 21 and (0.01, "quantum only, 25us") in rows,
+                  f"serving-short: {on.result['problems']}, {rows}")
+            names = {each["name"].removeprefix("serving-short: ") for each in on.result["bounds"]}
+            check({name for name in names if "p99" in name} == {f"{load} %, quantum only: p99" for load in (1, 3, 10)},
+                  f"bounds of serving-short: {names}")
         finally:
+            nvidia.Server.play = play
             serving.MODES = modes
             on.clean()
             shutil.rmtree(on.scratch)
     check(marked and marked[-1] == "-" and len(set(marked)) == 2, f"marks: {set(marked)}")
-    return on.result
+    return measured
 
 
 # MPS as far as the part uses it. Its server outlives the control daemon if nothing asks that to quit.
@@ -383,6 +410,7 @@ def check_rivals(folder):
             on.environment["PYTHONPATH"] = str(folder)
             on.policies, on.torch = [], True
             on.daemon = lambda **how: FakeDaemon(on, **how)
+            on.environment["PATH"] = f"{folder}:{on.environment['PATH']}"
             if control:
                 on.environment["PATH"] = f"{programs}:{on.environment['PATH']}"
             else:
@@ -451,10 +479,22 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     # The newest file counts, whatever the order of the arguments; other parts stay.
     done, rows = report(folder, results("H200", "2026-01-03T00:00:00+00:00", "hold", two),
                         results("H200", "2026-01-01T00:00:00+00:00", "hold", one),
-                        results("H200", "2026-01-02T00:00:00+00:00", "table", {"n": {"values": [3], "unit": ""}}))
+                        results("H200", "2026-01-02T00:00:00+00:00", "hold", {"n": {"values": [3], "unit": ""}}))
     check(done.returncode == 1 and len(rows[""]) == 1, f"one model of GPU: {done}")
     check(rows.get("hold: p50") == ["7 ms"] and rows.get("n") == ["3"], f"newest figures: {done}")
     check(rows.get("date") == ["2026-01-03"], f"date: {done}")
+    # A full one counts, but not one of another revision.
+    full = {**results("H200", "2026-01-01T00:00:00+00:00", "hold", one), "quick": False}
+    done, rows = report(folder, results("H200", "2026-01-03T00:00:00+00:00", "hold", two), full)
+    check(rows.get("part hold") == ["passed"] and rows.get("hold: p50") == ["0.6 / 1.5 ms"], f"a full run: {done}")
+    later = {**results("H200", "2026-01-03T00:00:00+00:00", "hold", two, "failed"), "sluice": "def"}
+    done, rows = report(folder, full, later)
+    check("H200: part hold: failed (quick)" in done.stdout, f"a failure of a later revision: {done}")
+    command = re.search(r"^```sh\n(.*?)^```$", (TOP / "adapters/nvidia/RESULTS.md").read_text(encoding="utf-8"),
+                        re.M | re.S)[1]
+    done = run("bash", "-c", f"cd '{TOP}'\n{command}")
+    check(done.returncode in (0, 1) and re.search(r"^\| part faults \|.* passed \|", done.stdout, re.M),
+          f"recorded results: {done}")
     done, rows = report(folder, "{}")
     check(done.returncode == 2 and "is not a file of results" in done.stderr, f"a wrong file: {done}")
 

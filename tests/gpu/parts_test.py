@@ -175,6 +175,19 @@ put(page, 17, 5 if wrong == "parameters" else 4)
 put(page, 18, 1)
 time.sleep(1000)
 '''
+TRAINER = PAGE + '''
+page = mapped(sys.argv[sys.argv.index("--page") + 1])
+step = 0
+while True:
+    while page[8 * 17]:
+        put(page, 18, 1)
+        time.sleep(0.001)
+    put(page, 18, 0)
+    step += 1
+    put(page, 0, step)
+    put(page, 19, time.monotonic_ns())
+    time.sleep(0.01)
+'''
 LOAD = "#!" + sys.executable + "\n" + PAGE + '''
 import os, json, signal
 what, options = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))
@@ -224,6 +237,8 @@ def part(name, quick=True, trace=None, limit=60, **environment):
         on.rates = {"offline": 1, "online": 1}
         on.environment.update({"WRONG": "", **environment, "RUNS": str(folder / "runs")})
         (folder / "train_exact.py").write_text(TRAIN)
+        nvidia.TRAINER = folder / "trainer.py"
+        nvidia.TRAINER.write_text(TRAINER)
         sluice = folder / "sluice"
         sluice.write_text(LAB)
         sluice.chmod(0o755)

@@ -25,7 +25,8 @@ def bound_text(entry):
 
 
 class Results:
-    """Of several files. A column is a GPU model, driver and revision of sluice; the newest file of one counts."""
+    """Of several files. A column is a GPU model, driver and revision of sluice; of one, the newest result of a part counts, but one with
+    --quick only if there is no full one."""
 
     def __init__(self, files):
         documents = []
@@ -34,7 +35,9 @@ class Results:
                 document = json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
                 column = tuple(document[key] for key in ("gpu", "driver", "sluice"))
                 documents.append((document["date"], column, document["parts"], document["quick"]))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except OSError as error:
+                raise ValueError(f"cannot read {name}: {error.strerror}") from error
+            except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{name} is not a file of results: {error!r}") from error
         documents.sort(key=lambda each: each[0])
         self.columns = sorted({column for _, column, _, _ in documents})
@@ -43,9 +46,13 @@ class Results:
         for date, column, parts, quick in documents:
             self.rows.setdefault("date", {})[column] = date[:10]
             for name, part in parts.items():
+                old = self.parts.get(column[0], {}).get(name)
+                if quick and old and old["column"] == column and not old["quick"]:
+                    continue  # The full one counts.
                 text = part["outcome"] + (" (quick)" if quick else "")
                 self.rows.setdefault(f"part {name}", {})[column] = text
-                self.parts.setdefault(column[0], {})[name] = {**part, "text": text, "column": column, "date": date[:10]}
+                self.parts.setdefault(column[0], {})[name] = {**part, "text": text, "column": column, "date": date[:10],
+                                                                  "quick": quick}
                 for figure, value in part["figures"].items():
                     self.rows.setdefault(figure, {})[column] = cell(value)
 
