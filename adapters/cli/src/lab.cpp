@@ -588,7 +588,7 @@ subcommand add_lab(CLI::App& program, const driver_list& known) {
   };
   command
       ->add_option("--profile", chosen->profiles,
-                   "Simulated GPU: mi300x, mi300x-batch, gfx1100, or a TOML file")
+                   "Simulated GPU: mi300x, mi300x-batch, gfx1100, h100, or a TOML file")
       ->capture_default_str()
       ->type_name("NAME|FILE")
       ->take_all();

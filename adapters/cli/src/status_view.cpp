@@ -335,6 +335,15 @@ std::string_view words_of_unmarked(std::string_view state) {
   return state == "seen" ? "seen" : "";
 }
 
+/// An online program beside a scheduler without clients: what it does counts for nothing if the
+/// policy does not look at it.
+bool nobody_announces(const json::object& status) {
+  return objects_of(status, "clients").empty() &&
+         std::ranges::any_of(objects_of(status, "groups"), [](const json::object* group) {
+           return text_of(*group, "role") == "online";
+         });
+}
+
 }  // namespace
 
 std::vector<std::string> node_lines(const json::object& status) {
@@ -365,9 +374,13 @@ std::vector<std::string> node_lines(const json::object& status) {
     if (has(node, "policy_by")) line += ", selected by " + text_of(node, "policy_by");
     lines.push_back(line);
   }
-  if (const std::string_view words = words_of_unmarked(text_of(node, "unmarked_work"));
-      !words.empty())
+  const std::string unmarked = text_of(node, "unmarked_work");
+  if (const std::string_view words = words_of_unmarked(unmarked); !words.empty())
     lines.push_back(fmt::format("online work without a client: {}", words));
+  else if (unmarked == "ignored" && nobody_announces(status))
+    lines.push_back(
+        "online work without a client: ignored; set see_unmarked = true, or make the program a "
+        "client");
   std::string times = latency(statistics, "decision", "online arrival to commands sent");
   if (const auto off =
           latency(statistics, "arrival_to_off", "online arrival to offline work off the GPU");

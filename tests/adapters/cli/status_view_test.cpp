@@ -137,6 +137,16 @@ TEST(StatusText, SaysWhetherWorkWithoutAClientIsSeen) {
   EXPECT_THAT(lines("ignored"), Not(HasSubstr("without a client")));
 }
 
+TEST(StatusText, SaysThatNobodyAnnouncesTheWorkOfAnOnlineProgram) {
+  json::object made = status();
+  made["node"].as_object()["unmarked_work"] = "ignored";
+  made["clients"] = json::array{};
+  EXPECT_THAT(status_text(made, 0), Not(HasSubstr("without a client")));
+  made["groups"].as_array()[0].as_object()["role"] = "online";
+  EXPECT_THAT(status_text(made, 0),
+              HasSubstr("without a client: ignored; set see_unmarked = true"));
+}
+
 TEST(StatusText, SaysWhoClientsAreAndSinceWhenTheyAreBusy) {
   EXPECT_EQ(clients_line(status()), "clients: 2 (llama pid 19143 busy for 3.2s, own)");
 }
