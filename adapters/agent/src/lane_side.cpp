@@ -141,6 +141,7 @@ class target_lane final : public lane {
     const auto has = [&](const std::vector<queue_info>& list, const queue_info& one) {
       return std::ranges::any_of(list, [&](const auto& each) { return same(each, one); });
     };
+    std::vector<driver_queue_id> gone;
     for (const queue_info& each : known_) {
       if (has(now, each)) continue;
       // One that only shows in another way now stays held.
@@ -148,9 +149,11 @@ class target_lane final : public lane {
         return one.id == each.id && one.gpu == each.gpu && one.incarnation == each.incarnation;
       };
       if (std::ranges::none_of(now, still)) held_.erase({each.gpu, each.id});
-      say_removed(each.id);
+      gone.push_back(each.id);
     }
+    // Before the reports: what the host knows to be gone is not in the book any more.
     if (nothing_is_held()) strike();
+    for (const driver_queue_id each : gone) say_removed(each);
     for (const queue_info& each : now)
       if (!has(known_, each)) say_queue(each);
     known_ = now;
