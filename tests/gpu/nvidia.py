@@ -6,8 +6,8 @@
 parts lists the parts, or checks names of parts.
 report prints a Markdown table of the results in FILE..., one column for each GPU model, driver and revision of sluice.
 Where several files of one column have the same figure, the newest one without --quick counts. --html writes a page with
-the same figures. Exit code 0: for each GPU model, every part is present and all bounds are kept; 1: not so, with a list of the
-parts that are missing and the bounds that are missed; 2: a file cannot be read."""
+the same figures. Exit code 0: for each GPU model, every part is present and all bounds are kept; 1: not so, with a list of
+the parts that are missing and the bounds that are missed; 2: a file cannot be read."""
 
 import argparse
 import collections

@@ -263,7 +263,8 @@ class FakeDaemon:
 
     def status(self):
         self.count += 1
-        return {"statistics": {"suspends": self.count, "quanta": self.count, "suspend_call": {"count": self.count}, "failures": {"refused": 1}},
+        return {"statistics": {"suspends": self.count, "quanta": self.count, "suspend_call": {"count": self.count},
+                               "failures": {"refused": 1}},
                 "groups": [{"role": "offline", "lost_ms": 250 * self.count}, {"role": "online", "lost_ms": 7}]}
 
     def stop(self):
@@ -286,7 +287,8 @@ def check_measurement(folder):
     (folder / "nvidia-smi").write_text("#!/bin/sh\necho 1500\n")
     (folder / "nvidia-smi").chmod(0o755)
     serving.SHORTEST = serving.LONGEST = 0.4
-    serving.WARM_UP = serving.WARM_UP_UNMARKED = serving.WARM_UP_LEARNING = serving.OFFLINE_ALONE = serving.OFFLINE_WARM_UP = 0.1
+    serving.WARM_UP, serving.WARM_UP_UNMARKED, serving.WARM_UP_LEARNING = 0.1, 0.11, 0.12
+    serving.OFFLINE_ALONE = serving.OFFLINE_WARM_UP = 0.1
     serving.ROUNDS = 2
     with contextlib.redirect_stdout(io.StringIO()):
         on = nvidia.Context(argparse.Namespace(quick=False, trace=None, rivals=None, driver="none", bin="/",
@@ -305,7 +307,6 @@ def check_measurement(folder):
             played = []
             play = nvidia.Server.play
             nvidia.Server.play = lambda server, path, *rest: played.append(pathlib.Path(path).name) or play(server, path, *rest)
-            serving.WARM_UP, serving.WARM_UP_UNMARKED, serving.WARM_UP_LEARNING = 0.1, 0.11, 0.12
             for name, kind, training in (("serving", "graph", "transformer"), ("serving-long", "eager", "wide")):
                 on.result = {"problems": [], "notes": [], "figures": {}, "bounds": []}
                 nvidia.serve_pytorch(on, name, kind, 2, training)
@@ -479,7 +480,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     # The newest file counts, whatever the order of the arguments; other parts stay.
     done, rows = report(folder, results("H200", "2026-01-03T00:00:00+00:00", "hold", two),
                         results("H200", "2026-01-01T00:00:00+00:00", "hold", one),
-                        results("H200", "2026-01-02T00:00:00+00:00", "hold", {"n": {"values": [3], "unit": ""}}))
+                        results("H200", "2026-01-02T00:00:00+00:00", "queues", {"n": {"values": [3], "unit": ""}}))
     check(done.returncode == 1 and len(rows[""]) == 1, f"one model of GPU: {done}")
     check(rows.get("hold: p50") == ["7 ms"] and rows.get("n") == ["3"], f"newest figures: {done}")
     check(rows.get("date") == ["2026-01-03"], f"date: {done}")

@@ -25,8 +25,8 @@ def bound_text(entry):
 
 
 class Results:
-    """Of several files. A column is a GPU model, driver and revision of sluice; of one, the newest result of a part counts, but one with
-    --quick only if there is no full one."""
+    """Of several files. A column is a GPU model, driver and revision of sluice. Of a part in a column, the newest result
+    counts, but one with --quick only if there is no full one."""
 
     def __init__(self, files):
         documents = []

@@ -335,9 +335,8 @@ std::string_view words_of_unmarked(std::string_view state) {
   return state == "seen" ? "seen" : "";
 }
 
-/// An online program beside a scheduler without clients: what it does counts for nothing if the
-/// policy does not look at it.
-bool nobody_announces(const json::object& status) {
+/// Whether there is an online program, and no client that could announce its work.
+bool no_client_announces(const json::object& status) {
   return objects_of(status, "clients").empty() &&
          std::ranges::any_of(objects_of(status, "groups"), [](const json::object* group) {
            return text_of(*group, "role") == "online";
@@ -377,7 +376,7 @@ std::vector<std::string> node_lines(const json::object& status) {
   const std::string unmarked = text_of(node, "unmarked_work");
   if (const std::string_view words = words_of_unmarked(unmarked); !words.empty())
     lines.push_back(fmt::format("online work without a client: {}", words));
-  else if (unmarked == "ignored" && nobody_announces(status))
+  else if (unmarked == "ignored" && no_client_announces(status))
     lines.push_back(
         "online work without a client: ignored; set see_unmarked = true, or make the program a "
         "client");

@@ -38,12 +38,12 @@ class channel_calls {
   explicit channel_calls(duration gathering = std::chrono::microseconds{200})
       : gathering_(gathering) {}
 
-  /// So many threads are about to call change() for one GPU: whoever of them may call the driver
-  /// waits for the others. Waits for no call of the driver.
+  /// Announces that several threads are about to call change() for one GPU. The one that calls the
+  /// driver then waits for the others. Returns at once.
   void expect(gpu_id gpu, bool disable, std::size_t threads);
 
-  /// Disables or enables channels of one client on one GPU, 64 in a call. After a call that names a
-  /// channel that is gone, the rest are named one by one.
+  /// Disables or enables channels of one client on one GPU, 64 in a call. A call that fails is
+  /// repeated without the channels of other clients, and then for each channel.
   /// \param subdevice of that client, on the channels' GPU.
   /// \param became    called once for each channel, by its index.
   /// \return the last refusal, of a channel that is not gone.
@@ -62,7 +62,7 @@ class channel_calls {
   /// Threads that have not come yet.
   struct expectation {
     std::size_t threads = 0;
-    time_point until{};  ///< Afterwards nobody waits for them.
+    time_point until{};  ///< No call waits for them any longer.
   };
   struct device {
     bool busy = false;

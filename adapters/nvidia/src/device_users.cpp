@@ -83,16 +83,17 @@ bool is_exhausted(const error_code& error) {
   return error.value() == EMFILE || error.value() == ENFILE || error.value() == ENOMEM;
 }
 
-/// \param failed set if this process lacks what it needs to list them.
-std::vector<remote_fd> descriptors_of(pid_t pid, const device_file& of, bool& failed) {
+/// \return nothing if this process lacks the descriptors or the memory to list them.
+std::optional<std::vector<remote_fd>> descriptors_of(pid_t pid, const device_file& of) {
   std::vector<int> fds;
   pid_t thread = 0;
   auto listed = of.list(pid, fds);
+  if (!listed && is_exhausted(listed.error())) return {};
   if (!listed || *listed == 0) {
-    if (!listed && is_exhausted(listed.error())) failed = true;
     thread = visible_thread_of(pid);
-    if (thread == pid || thread == 0) return {};
+    if (thread == pid || thread == 0) return std::vector<remote_fd>{};
     listed = of.list(thread, fds);
+    if (!listed && is_exhausted(listed.error())) return {};
   }
   std::vector<remote_fd> all;
   if (listed)
@@ -104,12 +105,10 @@ std::vector<remote_fd> descriptors_of(pid_t pid, const device_file& of, bool& fa
 
 std::vector<remote_fd> list_users(const device_file& of) {
   std::vector<remote_fd> all;
-  bool failed = false;
   const pid_t self = ::getpid();
   (void)for_each_numbered_entry<pid_t>("/proc", [&](pid_t pid) {
     if (pid == self) return;
-    const auto its = descriptors_of(pid, of, failed);
-    all.insert(all.end(), its.begin(), its.end());
+    if (const auto its = descriptors_of(pid, of)) all.insert(all.end(), its->begin(), its->end());
   });
   return all;
 }
@@ -149,8 +148,12 @@ std::optional<std::vector<remote_fd>> user_list::read() {
         one.listed = time;
         // It can still execute a program.
         one.is_of_kernel = about.st_size == 0 && is_kernel_thread(pid);
-        one.of_device =
-            one.is_of_kernel ? std::vector<remote_fd>{} : descriptors_of(pid, of_, failed);
+        one.of_device.clear();
+        if (!one.is_of_kernel) {
+          auto its = descriptors_of(pid, of_);
+          failed |= !its;
+          if (its) one.of_device = std::move(*its);
+        }
       }
     }
     all.insert(all.end(), one.of_device.begin(), one.of_device.end());

@@ -120,6 +120,7 @@ class fake_book final : public hold_book {
     return next_++;
   }
   void strike(number which) noexcept override {
+    std::this_thread::sleep_for(strike_takes);
     const std::scoped_lock held{mutex_};
     entries_.erase(which);
   }
@@ -130,6 +131,7 @@ class fake_book final : public hold_book {
     return all;
   }
   std::atomic<bool> full{false};
+  duration strike_takes{};
 
  private:
   mutable std::mutex mutex_;
@@ -336,6 +338,21 @@ TEST_F(LaneSide, KeepsInTheBookWhatAResumeSaysNothingOf) {
   EXPECT_EQ(book_.entries().size(), 1U);
   gpu_.resume_errno = 0;
   EXPECT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::done});
+}
+
+TEST_F(LaneSide, StrikesAHoldBeforeItReportsItsQueuesGone) {
+  book_.strike_takes = 50ms;
+  begin();
+  attach();
+  ASSERT_EQ(outcomes_of(command_kind::suspend, {1, 2}), (done_list{outcome::done, outcome::done}));
+  {
+    const std::scoped_lock held{gpu_.mutex};
+    gpu_.queues.clear();
+    gpu_.suspended.clear();
+  }
+  ::eventfd_write(gpu_.news.get(), 1);
+  ASSERT_TRUE(next(report_kind::queue_removed));
+  EXPECT_TRUE(book_.entries().empty());
 }
 
 TEST_F(LaneSide, KeepsQuantaInTheBook) {

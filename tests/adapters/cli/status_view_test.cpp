@@ -137,7 +137,7 @@ TEST(StatusText, SaysWhetherWorkWithoutAClientIsSeen) {
   EXPECT_THAT(lines("ignored"), Not(HasSubstr("without a client")));
 }
 
-TEST(StatusText, SaysThatNobodyAnnouncesTheWorkOfAnOnlineProgram) {
+TEST(StatusText, SaysThatNoClientAnnouncesTheWorkOfAnOnlineProgram) {
   json::object made = status();
   made["node"].as_object()["unmarked_work"] = "ignored";
   made["clients"] = json::array{};
