@@ -135,6 +135,7 @@ fuse_fs::~fuse_fs() {
 
 /// Receives and processes one request, if there is one. \return false when none will come any more.
 bool fuse_fs::receive(receiver& into) {
+  const std::lock_guard lock{receive_mutex_};
   const int received = fuse_session_receive_buf(session_, &into.buffer);
   if (received == -EINTR || received == -EAGAIN) return true;
   if (received <= 0) {  // Unmounted by somebody else.

@@ -90,6 +90,9 @@ class fuse_fs {
   void interrupt(std::uint64_t number);
 
   struct receiver;
+  /// Held from the receipt of a request until it is posted, so that none overtakes another: close()
+  /// returns before its RELEASE is served, and a call after it must find the file closed.
+  std::mutex receive_mutex_;
   bool receive(receiver& into);
   void serve();
 
