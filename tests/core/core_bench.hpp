@@ -164,8 +164,10 @@ class core_bench {
   /// Until everything offline is attached.
   void attach_all() { run_for(3s); }
 
-  online_client client(std::vector<gpu_id> gpus = {}) {
-    auto made = core->register_client({"test", std::move(gpus), 100ms});
+  /// \param pid 0: the embedding program's.
+  online_client client(std::vector<gpu_id> gpus = {}, pid_t pid = 0) {
+    auto made = core->register_client(
+        {.name = "test", .gpus = std::move(gpus), .acquire_limit = 100ms, .pid = pid});
     EXPECT_TRUE(made);
     return std::move(*made);
   }

@@ -194,6 +194,28 @@ TEST_F(OnlineGang, WorkOfOneMemberCountsOnEveryGpuOfTheGang) {
   EXPECT_FALSE(bench.driver.suspended(300, q(0)));
 }
 
+TEST_F(OnlineGang, WorkOfAnotherProgramThatIsAMemberCountsOnEveryGpuToo) {
+  auto member = bench.client({gpu_b}, 200);
+  member.begin();
+  bench.settle();
+  EXPECT_EQ(in_flight(gpu_a), 1U);
+  EXPECT_EQ(in_flight(gpu_b), 1U);
+  // Its pid soon belongs to a process of no gang.
+  bench.see_kind(observation_kind::process_gone, 200);
+  bench.create(200, role::online, gpu_b, {0});
+  bench.settle();
+  EXPECT_EQ(in_flight(gpu_a), 0U);
+  EXPECT_EQ(in_flight(gpu_b), 1U);
+}
+
+TEST_F(OnlineGang, WorkOfAProgramThatIsNoMemberCountsWhereItSaysOnly) {
+  auto other = bench.client({gpu_b}, 300);
+  other.begin();
+  bench.settle();
+  EXPECT_EQ(in_flight(gpu_a), 0U);
+  EXPECT_EQ(in_flight(gpu_b), 1U);
+}
+
 TEST_F(OnlineGang, ThatShrinksUnderWorkStopsCountingWhereItLeft) {
   client.begin();
   bench.settle();

@@ -151,7 +151,7 @@ void client_ledger::look(time_point now, std::vector<event>& events) {
 
 void client_ledger::follow_gang(client& one, time_point now, std::vector<event>& events) {
   if (one.named.empty() || is_seen(one)) return;
-  const std::span<const gpu_id> gang = table_.own_gang();
+  const std::span<const gpu_id> gang = table_.online_gang_of(pid_of(one));
   const auto wanted = [&](gpu_id id) {
     return std::binary_search(one.named.begin(), one.named.end(), id) ||
            std::find(gang.begin(), gang.end(), id) != gang.end();

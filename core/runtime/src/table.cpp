@@ -12,7 +12,7 @@ process& table::insert_process(pid_t pid, std::uint64_t start_time) {
   one.start_time = start_time;
   one.seen_since = now_;
   one.own = pid == own_pid_;
-  if (one.own) own_ = one.id;
+  newest_.insert_or_assign(pid, one.id);
   by_pid_.emplace(process_key{pid, start_time}, one.id);
   return one;
 }
@@ -37,6 +37,8 @@ queue& table::insert_queue() {
 }
 
 void table::erase(process& which) {
+  const auto newest = newest_.find(which.pid);
+  if (newest != newest_.end() && newest->second == which.id) newest_.erase(newest);
   processes_.erase(which.id);
   stats_.processes.subtract(1);
 }
@@ -89,10 +91,12 @@ group* table::find_gang(std::uint64_t key) noexcept {
   return found == by_key_.end() ? nullptr : groups_.find(found->second);
 }
 
-std::span<const gpu_id> table::own_gang() const noexcept {
-  const process* const self = processes_.find(own_);
-  if (self == nullptr || self->in->key == 0 || self->in->view.what != role::online) return {};
-  return self->in->gpus;
+std::span<const gpu_id> table::online_gang_of(pid_t pid) const noexcept {
+  const auto found = newest_.find(pid);
+  if (found == newest_.end()) return {};
+  const group& in = *processes_.find(found->second)->in;
+  if (in.key == 0 || in.view.what != role::online) return {};
+  return in.gpus;
 }
 
 const gpu_view* table::find(gpu_id id) const noexcept {

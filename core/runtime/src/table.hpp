@@ -64,8 +64,8 @@ class table final : public world {
 
   gpu* find_gpu(gpu_id id) noexcept;
   gpu_view& view_of(const gpu& which) noexcept { return gpu_views_[which.index]; }
-  /// The GPUs of the online gang that this program's own process belongs to; none without one.
-  std::span<const gpu_id> own_gang() const noexcept;
+  /// The GPUs of the online gang that the process belongs to; none without one.
+  std::span<const gpu_id> online_gang_of(pid_t pid) const noexcept;
   std::size_t gpu_count() const noexcept { return gpus_.size(); }
   gpu& gpu_number(std::size_t index) noexcept { return gpus_[index]; }
   const gpu& gpu_number(std::size_t index) const noexcept { return gpus_[index]; }
@@ -156,7 +156,6 @@ class table final : public world {
 
   statistics& stats_;
   pid_t own_pid_;
-  process_id own_{};  ///< The table's process for own_pid_, as it was last seen.
   bool with_copies_;
   time_point now_{};
   slot_table<process_id, process> processes_;
@@ -164,6 +163,7 @@ class table final : public world {
   std::uint64_t groups_numbered_ = 0;
   slot_table<queue_id, queue> queues_;
   std::unordered_map<process_key, process_id, process_hash> by_pid_;
+  std::unordered_map<pid_t, process_id> newest_;  ///< Of several with one pid.
   std::unordered_map<std::uint64_t, group_id> by_key_;
   std::unordered_map<gpu_id, std::uint32_t> by_gpu_;
   std::unordered_map<client_id, client_view> clients_;

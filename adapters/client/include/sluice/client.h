@@ -81,7 +81,7 @@ typedef struct sluice_client_options {
   const char* socket;
   const char* name; /**< For logs and policies, at most 63 bytes. NULL: the program's. */
   /** Where the work runs: gpu_id of the driver's topology, at most SLUICE_CLIENT_MOST_GPUS. None:
-   * every GPU of the node. */
+   * every GPU of the node. The work of a rank of an online gang counts on all GPUs of the gang. */
   const uint32_t* gpus;
   size_t gpu_count;
   /** How long spans should take at most, by kind, in nanoseconds; 0: not said. Policies may use

@@ -30,14 +30,16 @@ struct client_page;
 class scheduler_core;
 
 struct client_options {
-  std::string name;          ///< For logs.
-  std::vector<gpu_id> gpus;  ///< Where the work runs; empty means every GPU of the node.
+  std::string name;  ///< For logs.
+  /// Where the work runs; empty means every GPU of the node. That of a member of an online gang
+  /// counts on every GPU of the gang.
+  std::vector<gpu_id> gpus;
   /// Longest time acquire() waits for the GPUs to be free; while nobody makes room it waits for
   /// none.
   duration acquire_limit = std::chrono::milliseconds(100);
   /// How long its spans should take at most, by span_kind; zero: it does not say. For policies.
   std::array<duration, span_kinds> targets{};
-  pid_t pid = 0;  ///< Whose it is, for people who ask; 0: this process's.
+  pid_t pid = 0;  ///< Whose it is; 0: this process's.
 };
 
 /// "Online work is in flight", for as long as it lives. Move it to where the work ends.
