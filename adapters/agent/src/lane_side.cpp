@@ -89,6 +89,7 @@ class target_lane final : public lane {
       return errc::not_managed;
     }
     target_ = options_.make_target(target(), pid_, start_time_);
+    target_->yield_to([this] { return in_flight(); });
     const call_scope inside{*this};
     auto queues = target_->open();
     if (!queues) return queues.error();

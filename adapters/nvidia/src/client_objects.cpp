@@ -25,13 +25,14 @@ bool was_freed(const rm_status& why) { return why.is(uapi::NV_ERR_OBJECT_NOT_FOU
 
 }  // namespace
 
-void client_objects::look() {
-  if (looked_) drop_freed();
+void client_objects::look(const stop_function& stops) {
+  if (looked_) drop_freed(stops);
   const std::uint32_t gap = looked_ ? later_gap : first_gap;
   std::uint32_t missed = 0;
   const uapi::NvHandle end = std::min(next_ + most_questions, last_object);
   uapi::NvHandle handle = next_;
   for (; handle < end && (missed < gap || handle <= newest_); ++handle) {
+    if (stops && stops()) return;
     rm_status why;
     const auto cls = client_.class_of(handle, &why);
     // Without an answer the next look asks again, from `next_` on.
@@ -41,12 +42,14 @@ void client_objects::look() {
   }
   complete_ = handle < end;
   if (looked_) {
-    sweep_ = sweep_ < longest_sweep ? sweep_ + sweep_step : later_gap;
+    const std::uint32_t sweep = sweep_ < longest_sweep ? sweep_ + sweep_step : later_gap;
     for (std::uint32_t step = 0; step < sweep_step; ++step) {
-      if (!client_.class_of(next_ + sweep_ + step)) continue;
-      newest_ = next_ + sweep_ + step;  // The next look asks for all up to it.
+      if (stops && stops()) return;
+      if (!client_.class_of(next_ + sweep + step)) continue;
+      newest_ = next_ + sweep + step;  // The next look asks for all up to it.
       break;
     }
+    sweep_ = sweep;
   }
   looked_ = true;
   check_listed();
@@ -107,8 +110,9 @@ void client_objects::name_gpu(channel_group& of) const {
     of.gpu = gpu->second;
 }
 
-void client_objects::drop_freed() {
+void client_objects::drop_freed(const stop_function& stops) {
   const auto freed = [&](uapi::NvHandle handle) {
+    if (stops && stops()) return false;
     rm_status why;
     return !client_.class_of(handle, &why) && was_freed(why);
   };

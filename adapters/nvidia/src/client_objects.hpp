@@ -6,6 +6,7 @@
 #include "rm.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ struct channel {
   uapi::NvHandle group = 0;
 };
 
+/// Returns whether something else is to be done first.
+using stop_function = std::function<bool()>;
+
 /// libcuda numbers its objects upwards, so a look asks the driver for each number up to the newest
 /// one. Questions about numbers that are not in use cost 2.5 us and leave no line in the kernel's
 /// log.
@@ -40,7 +44,8 @@ class client_objects {
 
   /// Reads what is new, and removes what is gone. Asks a bounded number of questions: what a
   /// process creates faster than that is found by later looks.
-  void look();
+  /// \param stops asked before each question; true ends the look.
+  void look(const stop_function& stops = {});
   /// Returns why sluice does not understand this client: the end of a sentence about the process.
   /// Empty: it does.
   [[nodiscard]] std::string not_understood() const;
@@ -63,7 +68,7 @@ class client_objects {
   bool ask_again(uapi::NvHandle end);
   /// \return false if the driver did not answer.
   bool add(uapi::NvHandle handle, std::uint32_t cls);
-  void drop_freed();
+  void drop_freed(const stop_function& stops);
   void check_listed();
   void name_gpu(channel_group& of) const;
 

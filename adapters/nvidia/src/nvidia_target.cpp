@@ -26,6 +26,10 @@ constexpr unsigned look_every = 3;
 /// After a look, until a suspend is followed by another one: a look takes as much processor time as
 /// a suspend.
 constexpr duration least_between_looks = 50ms;
+/// A look ends early when an order comes, which would wait for some 200 questions to the driver.
+/// Once the last whole look is this old, it does not: a process may make channels while it is
+/// suspended.
+constexpr duration longest_without_look = look_every * tick + tick / 2;
 /// How old the list of users may be at a tick, which lanes share, and before a suspend.
 constexpr duration age_at_tick = tick / 2;
 constexpr duration age_at_suspend = tick + age_at_tick;
@@ -107,10 +111,18 @@ result<std::vector<queue_info>> nvidia_target::read() {
   // Armed again by each look, so that a slow one does not follow itself at once.
   if (!arm(timer_, tick)) return last_system_error();
   ticks_ = 1;
-  const auto looked = clients_->refresh([this](const client_objects& each) { return leave(each); });
-  looked_ = clock::now();
+  bool is_stopped = false;
+  const bool yields = clock::now() - looked_ < longest_without_look;
+  const auto looked = clients_->refresh(
+      [this](const client_objects& each) { return leave(each); },
+      [&] { return is_stopped = is_stopped || (yields && has_order_ && has_order_()); });
   if (!looked) return refuse(looked.error());
   forget_gone();
+  if (is_stopped) {
+    ticks_ = look_every;  // The next tick looks.
+    return queues_;
+  }
+  looked_ = clock::now();
   if (clients_->is_searching()) {
     ticks_ = 0;
     if (!arm(timer_, rest_in_search)) return last_system_error();

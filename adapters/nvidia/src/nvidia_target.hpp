@@ -35,6 +35,7 @@ class nvidia_target final : public agent::lane_target {
         pid_(pid),
         start_time_(start_time) {}
 
+  void yield_to(std::function<bool()> has_order) override { has_order_ = std::move(has_order); }
   result<std::vector<queue_info>> open() override;
   std::string why_refused() const override { return refused_; }
   int event_fd() const noexcept override { return timer_.get(); }
@@ -97,11 +98,12 @@ class nvidia_target final : public agent::lane_target {
   std::map<channel_key, disables> disables_;             ///< That were not taken back.
   std::map<channel_key, slice_book::entry> set_slices_;  ///< Groups whose slice this one changed.
   std::map<gpu_id, std::uint64_t> quanta_;               ///< Microseconds; of GPUs that have one.
-  unsigned ticks_ = 0;                                   ///< Of the timer, since the last look.
-  time_point looked_{};                                  ///< End of the last look.
-  bool is_behind_suspend_ = false;                       ///< The next refresh().
-  std::vector<queue_info> queues_;                       ///< At the last look.
-  user_list::list users_seen_;  ///< Of which the next are some. Null: compare them again.
+  stop_function has_order_;
+  unsigned ticks_ = 0;              ///< Of the timer, since the last look.
+  time_point looked_{};             ///< End of the last look.
+  bool is_behind_suspend_ = false;  ///< The next refresh().
+  std::vector<queue_info> queues_;  ///< At the last look.
+  user_list::list users_seen_;      ///< Of which the next are some. Null: compare them again.
   std::vector<remote_fd> sharers_;
   std::uint64_t kinship_ = 0;                        ///< Of the process, at the last look.
   std::vector<held_process::sharer> other_sharers_;  ///< Those with another one.

@@ -133,7 +133,7 @@ void process_clients::drop_freed() {
   if (std::erase_if(clients_, freed) != 0) search_soon(0);
 }
 
-result<void> process_clients::refresh(const client_function& leaves) {
+result<void> process_clients::refresh(const client_function& leaves, const stop_function& stops) {
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
   // In this order: else a client and the one that replaces it meanwhile would be listed together.
   if (const auto adopted = adopt(); !adopted) return adopted;
@@ -144,7 +144,7 @@ result<void> process_clients::refresh(const client_function& leaves) {
     --search_in_;
   }
   drop_freed();
-  for (client_objects& each : clients_) each.look();
+  for (client_objects& each : clients_) each.look(stops);
   // What was read may be of the program before an exec.
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
   return {};

@@ -40,9 +40,12 @@ class process_clients {
   /// Adopts descriptors that the process has opened since, closes duplicates of those that it has
   /// closed, and reads the objects of each client.
   /// \param leaves as for drop_closed().
+  /// \param stops  asked before each question to the driver about objects. Once it returns true, no
+  ///               more are asked: then the next call reads what is missing.
   /// \return errc::unknown_target if the process ended or runs another program: then close this
   ///         object.
-  [[nodiscard]] result<void> refresh(const client_function& leaves = {});
+  [[nodiscard]] result<void> refresh(const client_function& leaves = {},
+                                     const stop_function& stops = {});
   /// Closes duplicates of descriptors that the process has closed, and the clients with them.
   /// \param leaves called for each of these clients before: it lives on if another process, or
   ///               another descriptor of this one, has the open file (is_shared()).

@@ -48,6 +48,7 @@ struct hardware {
   std::atomic<bool> refuses_close{false};
   std::atomic<bool> outlives_process{false};
   std::atomic<bool> hangs{false};
+  std::atomic<bool> looks_until_order{false};
   std::atomic<bool> record_hangs{false};
   std::atomic<int> resume_errno{0};
   std::atomic<int> closed{0};
@@ -58,12 +59,13 @@ class fake_target final : public lane_target {
  public:
   explicit fake_target(hardware& of) : of_(of) {}
 
+  void yield_to(std::function<bool()> has_order) override { has_order_ = std::move(has_order); }
   result<std::vector<queue_info>> open() override { return list(); }
   int event_fd() const noexcept override { return of_.news.get(); }
   result<std::vector<queue_info>> refresh() override {
     eventfd_t count = 0;
     ::eventfd_read(of_.news.get(), &count);
-    while (of_.hangs) ::usleep(1000);
+    while (of_.hangs || (of_.looks_until_order && !has_order_())) ::usleep(1000);
     return list();
   }
   std::string record() const override {
@@ -109,6 +111,7 @@ class fake_target final : public lane_target {
     return of_.queues;
   }
   hardware& of_;
+  std::function<bool()> has_order_;
 };
 
 class fake_book final : public hold_book {
@@ -444,6 +447,20 @@ TEST_F(LaneSide, HearsOfQueuesThatComeAndGoAndAreOthers) {
   }
   EXPECT_EQ(gone, (std::multiset<std::uint32_t>{1, 2}));
   EXPECT_EQ(come, (std::multiset<std::uint32_t>{1, 3}));
+}
+
+TEST_F(LaneSide, LetsALookKnowThatAnOrderWaits) {
+  begin();
+  attach();
+  gpu_.looks_until_order = true;
+  ::eventfd_write(gpu_.news.get(), 1);
+  const auto is_looking = [this] {
+    pollfd news{gpu_.news.get(), POLLIN, 0};
+    return ::poll(&news, 1, 0) == 0;
+  };
+  ASSERT_TRUE(eventually(patience, is_looking));
+  EXPECT_EQ(outcomes_of(command_kind::suspend, {1}), done_list{outcome::done});
+  EXPECT_EQ(outcomes_of(command_kind::resume, {1}), done_list{outcome::done});
 }
 
 TEST_F(LaneSide, SetsQuantaOrSaysWhyNot) {

@@ -200,6 +200,19 @@ TEST_F(NvidiaTarget, FindsAContextThatIsMadeWhileItIsHeld) {
   EXPECT_EQ(held_channels(device_), 0);
 }
 
+TEST_F(NvidiaTarget, LooksLaterWhileOrdersWait) {
+  program_.ask("open");
+  managed target{device_, program_.pid()};
+  target->yield_to([] { return true; });
+  const time_point begun = clock::now();
+  ASSERT_TRUE(target.open());
+  program_.ask("context");
+  ASSERT_TRUE(
+      eventually(patience, [&] { return target.refresh() && target.computing().size() == 10U; }));
+  EXPECT_GE(clock::now() - begun, 350ms);
+  EXPECT_TRUE(target->close());
+}
+
 /// Suspends and resumes as a lane does, as fast as that goes, and looks when it is told to.
 TEST_F(NvidiaTarget, FindsAContextUnderSuspendsThatFollowEachOther) {
   program_.ask("open");
