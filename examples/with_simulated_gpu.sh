@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: with_simulated_gpu.sh [--profile NAME|FILE] COMMAND [ARGUMENT...]
-# Run COMMAND as root, with a simulated GPU that exists until COMMAND ends. These variables contain the paths of the
+# usage: with_simulated_gpu.sh [--profile NAME|FILE] [--gpus N] COMMAND [ARGUMENT...]
+# Run COMMAND as root, with a simulated GPU, or N, until COMMAND ends. These variables contain the paths of the
 # device: SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS if the profile is for AMD's driver. If it is for
 # NVIDIA's: SLUICE_NVIDIA_DEVICE and SLUICE_NVIDIA_PROC. $SLUICE_SIM_ROOT/sim/stats.json contains the counters of the
 # device. The exit code is that of COMMAND. Processes that COMMAND leaves running get SIGTERM. The script forwards
@@ -15,6 +15,7 @@ usage_error() {
   exit 2
 }
 profile=mi300x
+gpus=()
 while [[ ${1-} == -* ]]; do
   case $1 in
     -h | --help) sed -n '2,7s/^# //p' "$0" && exit 0 ;;
@@ -24,6 +25,11 @@ while [[ ${1-} == -* ]]; do
       shift 2
       ;;
     --profile=?*) profile=${1#--profile=} && shift ;;
+    --gpus)
+      [ -n "${2-}" ] || usage_error "--gpus needs a number"
+      gpus=(--gpus "$2")
+      shift 2
+      ;;
     *) usage_error "unknown option $1" ;;
   esac
 done
@@ -36,7 +42,7 @@ fi
 # A mount namespace of our own: whatever happens, no mount outlives it.
 if [ -z "${SLUICE_SIM_NAMESPACE-}" ]; then
   . "$top/examples/common.sh"
-  in_own_mounts env SLUICE_SIM_NAMESPACE=1 SLUICE_SIM="$sim" "$0" --profile "$profile" "$@"
+  in_own_mounts env SLUICE_SIM_NAMESPACE=1 SLUICE_SIM="$sim" "$0" --profile "$profile" ${gpus[@]+"${gpus[@]}"} "$@"
 fi
 unset SLUICE_SIM_NAMESPACE
 
@@ -94,7 +100,7 @@ exit_if_stopped() {
 mkfifo "$SLUICE_SIM_ROOT/ready"
 # Opened first: what the device writes would be lost if it closed its end before we have ours.
 exec 8<>"$SLUICE_SIM_ROOT/ready"
-setsid "$sim" --root "$SLUICE_SIM_ROOT" --profile "$profile" --with-parent $$ --ready-fd 9 \
+setsid "$sim" --root "$SLUICE_SIM_ROOT" --profile "$profile" ${gpus[@]+"${gpus[@]}"} --with-parent $$ --ready-fd 9 \
   9>&8 8<&- &
 device_pid=$!
 until read -r -N 1 -t 0.2 -u 8 _; do

@@ -67,7 +67,7 @@ def train(on, steps, seed=None):
         if daemon:
             daemon.wait_attached(load)
             marks = Marks(daemon.connect(), seed)
-        nvidia.wait_until(lambda: load.check_alive() or word(18, "<Q") == 1, max(1, on.deadline - nvidia.now() - 10),
+        nvidia.wait_until(lambda: load.check_alive() or word(nvidia.ENDED, "<Q") == 1, max(1, on.deadline - nvidia.now() - 10),
                           f"end of {steps} steps of training ({load.total()} at the start)")
         took = nvidia.now() - start
     finally:
@@ -80,7 +80,7 @@ def train(on, steps, seed=None):
     values = struct.unpack(f"<{steps}f", struct.pack(f"<{steps}I", *losses))
     if not all(value - value == 0 for value in values) or len(set(losses)) < steps // 2:
         raise nvidia.Failure(f"the losses are not those of a training: {values[0]:g} to {values[-1]:g}")
-    seen = [f"{each:08x}" for each in losses], word(17, "<q"), took, suspends
+    seen = [f"{each:08x}" for each in losses], word(nvidia.BITS, "<q"), took, suspends
     on.drop(load)
     return seen
 

@@ -36,6 +36,7 @@ sys.modules.setdefault("nvidia", sys.modules[__name__])  # Modules with parts im
 import cost  # noqa: E402
 import faults  # noqa: E402
 import film  # noqa: E402
+import gang  # noqa: E402
 import llm  # noqa: E402
 import lossless  # noqa: E402
 import report as reporting  # noqa: E402
@@ -53,6 +54,7 @@ MOST_OF_LOG = 1 << 18  # Bytes of each program's log that are kept.
 SLACK = 1.0
 # Words of a load's page, after its counters.
 GENERATION, PAUSE_WANTED, PAUSED, LAST_STEP, CONTEXTS_WANTED, CONTEXTS, CRASH_WANTED, EXIT_WANTED = range(16, 24)
+BITS, ENDED = 24, 25
 KERNEL_US = 20000
 
 
@@ -202,19 +204,19 @@ class Client:
 class Load:
     """A program that counts its progress in a page of /dev/shm, and a thread that watches the page."""
 
-    def __init__(self, context, name, command, role=None, size=4096, more_files=()):
+    def __init__(self, context, name, command, role=None, size=4096, more_files=(), after=(), environment=None):
         self.name = name
         self.path = context.file(f"{name}.page", size)
         self.losses = [context.file(f"{name}.{each}", 1 << 20) for each in more_files]
         with open(self.path, "r+b") as file:
             self.page = mmap.mmap(file.fileno(), 0)
-        environment = dict(context.environment)
+        environment = {**context.environment, **(environment or {})}
         if role:
             environment["SLUICE_TEST_ROLE"] = role
         self.log = context.log(name)
         self.process = subprocess.Popen(
-            [*map(str, command), *([] if more_files else ["--page"]), self.path, *self.losses], env=environment,
-            stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
+            [*map(str, command), *([] if more_files else ["--page"]), self.path, *self.losses, *map(str, after)],
+            env=environment, stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
         self.pid = self.process.pid
         context.loads.append(self)
         self.per_step = 1  # Counts of a step.
@@ -307,7 +309,7 @@ class Load:
 class Daemon:
     """`sluice run` in mode enforce, with its files in a new directory."""
 
-    def __init__(self, context, slice_="100us", quantum=None, policy=None, scheduler="", record=""):
+    def __init__(self, context, slice_="100us", quantum=None, policy=None, scheduler="", roles="", record="", trace=""):
         self.context = context
         policy = policy or f'''name = "fixed_timeslice"
 slice = "{slice_}"
@@ -323,6 +325,7 @@ driver = "{context.driver}"
 directory = "{self.directory}"
 jobs = ""
 record = "{record}"
+trace = "{trace}"
 [scheduler]
 attach_after = "50ms"
 attach_at_latest = "200ms"
@@ -334,6 +337,7 @@ offline_floor = 0.0
 {policy}
 [roles]
 store = ""
+{roles}
 environment = [{{ when = "SLUICE_TEST_ROLE=offline", role = "offline" }},
                {{ when = "SLUICE_TEST_ROLE=online", role = "online" }}]
 """, encoding="utf-8")
@@ -417,12 +421,13 @@ environment = [{{ when = "SLUICE_TEST_ROLE=offline", role = "offline" }},
 class Server:
     """An online program that marks no requests, and makes them as lines of its standard input order."""
 
-    def __init__(self, context, name, command, limit=4 * PATIENCE):
+    def __init__(self, context, name, command, limit=4 * PATIENCE, environment=None):
         self.name = name
         self.log = context.log(name)
         self.process = subprocess.Popen(list(map(str, command)), bufsize=0, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.log, preexec_fn=die_with_parent,
-                                        env={**context.environment, "SLUICE_TEST_ROLE": "online"})
+                                        env={**context.environment, **(environment or {}),
+                                             "SLUICE_TEST_ROLE": "online"})
         self.pid = self.process.pid
         context.servers.append(self)
         self.described = self.answer(limit)
@@ -484,6 +489,7 @@ class Context:
                             "SLUICE_DIRECTORY": str(self.scratch), "SLUICE_ROLES": "store = ''",
                             "SLUICE_BREAKERS": str(self.scratch / "breakers")}
         self.torch = False
+        self.programs = None  # Of the part gang, if they are not those for NVIDIA GPUs.
         self.rates = {}
         self.gpus = []
         self.part = ""
@@ -1153,11 +1159,11 @@ PARTS = {each.__name__.replace("_", "-"): each for each in (
     doctor, queues, hold, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
     lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server, film.film, rivals.rivals,
-    accept)}
+    gang.gang, accept)}
 
 
 NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long", "lossless", "llm",
-                "torch-server", "film", "rivals"}
+                "torch-server", "film", "rivals", "gang"}
 
 
 class OutOfTime(BaseException):
@@ -1231,6 +1237,11 @@ def run(chosen):
     on = Context(chosen)
     on.out.mkdir(parents=True, exist_ok=True)
     on.gpus, driver = visible_gpus()
+    left_on = gang.multicast_left_on() if len(on.gpus) > 1 and "gang" in (chosen.parts or PARTS) else []
+    if left_on:
+        print(f"nvidia.py: NVLink multicast may be on, which can put the GPUs of a host out of service; set {' '.join(left_on)}",
+              file=sys.stderr)
+        return 2
     date = datetime.datetime.now(datetime.timezone.utc)
     document = {"version": 1, "gpu": " and ".join(sorted(set(on.gpus))), "gpus": len(on.gpus), "driver": driver,
                 "kernel": os.uname().release, "date": date.isoformat(timespec="seconds"), "sluice": chosen.revision, "quick": chosen.quick,

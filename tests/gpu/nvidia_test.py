@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -469,6 +470,19 @@ else:
 
 with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
     folder = pathlib.Path(name)
+    # Nothing starts on several GPUs while NVLink multicast may be on.
+    smi = folder / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.1'\necho 'NVIDIA H200, 580.1'\n")
+    smi.chmod(0o755)
+    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    for off, missing in (({}, ["NCCL_NVLS_ENABLE=0", "TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1"]),
+                         ({"NCCL_NVLS_ENABLE": "1", "NVSHMEM_DISABLE_NVLS": "1", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"},
+                          ["NCCL_NVLS_ENABLE=0"])):
+        refused = subprocess.run(
+            [sys.executable, "-B", HERE / "nvidia.py", "run", "--bin", folder, "--library", smi, "--load", "false", "--out",
+             folder / "out", "gang"], env={**os.environ, **path, **off}, capture_output=True, text=True, check=False)
+        check(refused.returncode == 2 and refused.stderr.endswith(f"set {' '.join(missing)}\n"), f"multicast: {refused}")
+    shutil.rmtree(folder / "out")
     one = {"hold: p50": {"values": [0.6, 1.5], "unit": "ms"}}
     two = {"hold: p50": {"values": [7], "unit": "ms"}}
     done, rows = report(folder, results("H100", "2026-01-02T00:00:00+00:00", "hold", two, "failed"),

@@ -171,8 +171,8 @@ for step in range(steps) if steps else itertools.count():
         losses[4 * step:4 * step + 4] = struct.pack("<f", loss)
     put(page, 0, step + 1)
     time.sleep(0.001)
-put(page, 17, 5 if wrong == "parameters" else 4)
-put(page, 18, 1)
+put(page, 24, 5 if wrong == "parameters" else 4)
+put(page, 25, 1)
 time.sleep(1000)
 '''
 TRAINER = PAGE + '''

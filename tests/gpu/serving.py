@@ -253,8 +253,7 @@ class Measurement:
             return True
         self.drop_daemon(mode)
         try:
-            self.daemon, self.has = self.on.daemon(policy=policy), policy
-            self.daemon.wait_attached(self.offline)
+            self.daemon, self.has = self.start_daemon(mode, policy), policy
         except Exception as error:  # Of one policy: the others have their rows.
             self.offline.check_alive()
             self.on.problem(f"{mode.name}: {error}")
@@ -270,11 +269,17 @@ class Measurement:
         self.server.play(self.warm[load, seconds][0], self.on.scratch / "made", seconds + 1)
         return True
 
+    def start_daemon(self, mode, policy):
+        """A daemon that has attached to the offline program."""
+        daemon = self.on.daemon(policy=policy)
+        daemon.wait_attached(self.offline)
+        return daemon
+
     def see_clock(self, of):
         """The GPU's clock now, in MHz. It falls under heavy work, and every kernel then takes longer."""
         try:
-            self.clocks[of].append(self.on.printed("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits",
-                                                   "--id=0"))
+            clock = self.on.printed("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "--id=0")
+            self.clocks[of].append(clock)
         except Exception as error:  # Nothing else depends on it.
             self.on.note(f"clock of the GPU, {of}: {error}")
 

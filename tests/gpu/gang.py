@@ -1,0 +1,446 @@
+"""The part `gang` of nvidia.py: a training over two GPUs is held as one, and a server over two GPUs frees both. Times of
+a recording are nanoseconds."""
+
+import collections
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import faults
+import lossless
+import nvidia
+import seeing
+import serving
+
+HERE = pathlib.Path(__file__).resolve().parent
+# NVLink multicast can put the GPUs of a shared host out of service.
+MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+RANKS = 2
+LOAD = 0.3
+# The bounds: of the p99 alone; ms between the first and the last rank off its GPU; ms of one rank held alone.
+P99, APART_P99, LONGEST_APART = 1.05, 1, 2
+GANGS_ON, GANGS_OFF = 'gangs = ["ranks"]', "gangs = []"
+# s after which an agent is killed behind a begin: until the ranks are off their GPUs.
+KILLED_AFTER = (0, 0.0015)
+HELD, HELD_GANGS_OFF = "fixed_timeslice", "fixed_timeslice, gangs off"
+POLICY = f"{serving.HOLD}\n{serving.QUANTUM}"
+MODES = (serving.Mode("alone", None, False, None), serving.Mode("beside", None, False, None),
+         serving.Mode(HELD, POLICY, True, P99), serving.Mode(HELD_GANGS_OFF, POLICY, True, None))
+SPAN, BOTH_SPAN = 14, 6  # s, of a row of the server on one GPU, and of the server on both.
+
+# apart: how long only a part of the processes was off the GPU: before all were, before all ran again, and with neither.
+Holds = collections.namedtuple("Holds", "number off again neither")
+
+
+def multicast_left_on():
+    """What the environment lacks."""
+    return [f"{name}={value}" for name, value in MULTICAST_OFF.items() if os.environ.get(name) != value]
+
+
+def read_holds(lines, pids):
+    """When some, but not all, of these processes were held, by a recording."""
+    numbers, changes = {}, []
+    for line in lines:
+        if not line.endswith("\n"):
+            break
+        if '"is":"attach"' in line:
+            entry = json.loads(line)
+            numbers[entry["process"]] = entry["pid"]
+        elif '"is":"done"' in line:
+            entry = json.loads(line)
+            if numbers.get(entry["process"]) in pids and not entry.get("errno"):
+                changes.append((entry["finished"], numbers[entry["process"]], entry["kind"] == "suspend"))
+        elif '"is":"detached"' in line:
+            entry = json.loads(line)
+            if numbers.get(entry["process"]) in pids:
+                changes.append((entry["t"], numbers[entry["process"]], False))
+    found = Holds([0], [], [], [])
+    held, since, from_all = set(), None, False
+    for at, pid, is_held in sorted(changes):
+        before = len(held)
+        (held.add if is_held else held.discard)(pid)
+        if len(held) == before:
+            continue
+        if len(held) in (0, len(pids)):
+            found.number[0] += len(held) > 0
+            kind = found.again if from_all and not held else found.off if held and not from_all else found.neither
+            kind.append((at - since) / seeing.US if since is not None else 0.0)
+            since = None
+        elif since is None:
+            since, from_all = at, before > 0
+    return found._replace(number=found.number[0])
+
+
+def merged(holds):
+    return Holds(sum(each.number for each in holds),
+                 *(sum((getattr(each, key) for each in holds), []) for key in ("off", "again", "neither")))
+
+
+def show_holds(on, name, holds, least):
+    """Records how far apart the processes were held and resumed, and the bounds of that."""
+    if not holds.off or not holds.again:
+        raise nvidia.Failure(f"{name}: {holds.number} holds of all {RANKS} processes")
+    on.figure(f"gang: {name}, from the first off its GPU to the last, p50 / p99 / max",
+              [seeing.quantile(holds.off, 0.5), seeing.quantile(holds.off, 0.99), max(holds.off)], "us")
+    on.figure(f"gang: {name}, from the first again on its GPU to the last, p50 / p99 / max",
+              [seeing.quantile(holds.again, 0.5), seeing.quantile(holds.again, 0.99), max(holds.again)], "us")
+    on.require(f"{name}: holds", holds.number, least, least=True)
+    on.require(f"{name}: p99 from the first off its GPU to the last", seeing.quantile(holds.off, 0.99) / 1e3, APART_P99,
+               unit="ms", fatal=False)
+    on.require(f"{name}: longest time with only one held", max(holds.off + holds.again + holds.neither) / 1e3,
+               LONGEST_APART, unit="ms", fatal=False)
+    on.figure(f"gang: {name}, holds that ended before all were off", [len(holds.neither)], "")
+
+
+class Programs:
+    """The programs of this part on NVIDIA GPUs."""
+
+    steps, quick_steps, holds, quick_holds = 100, 50, 500, 100
+    quick_span = 4  # s, of a row.
+    train = [sys.executable, HERE / "train_exact.py"]
+
+    def __init__(self, on):
+        self.on = on
+        self.serve = [sys.executable, HERE / "serve.py", "graph", "--repeat", 16, "--mark", on.library]
+        self.serve_on_all = [sys.executable, HERE / "gang_serve.py"]
+        self.after_board = [on.library]
+
+    def offline(self, gpu):
+        return self.on.offline(f"offline-gpu{gpu}", streams=1, devices=str(gpu))
+
+    def environments(self):
+        """Of the ranks of a new gang."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        return [{**MULTICAST_OFF, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(RANKS)]
+
+
+class Gang:
+    """What serving.Measurement and a daemon need of several Loads that are one program. A board is a page of all."""
+
+    def __init__(self, name, loads):
+        self.name, self.loads = name, loads
+        self.pids = {load.pid for load in loads}
+
+    def check_alive(self):
+        for load in self.loads:
+            load.check_alive()
+
+    def wait_moving(self):
+        for load in self.loads:
+            load.wait_moving()
+
+    def progress(self):
+        seen = [load.progress() for load in self.loads]
+        return sum(steps for steps, _ in seen) / len(seen), max(at for _, at in seen)
+
+    def order_pause(self, wanted):
+        for load in self.loads:
+            load.order(nvidia.PAUSE_WANTED, wanted)
+
+    def pause(self):
+        self.order_pause(1)
+        for load in self.loads:
+            nvidia.wait_until(lambda load=load: self.check_alive() or load.word(nvidia.PAUSED), nvidia.PATIENCE,
+                              f"pause of {load.name}")
+
+    def go_on(self):
+        self.order_pause(0)
+        for load in self.loads:
+            nvidia.wait_until(lambda load=load: self.check_alive() or not load.word(nvidia.PAUSED), nvidia.PATIENCE,
+                              f"end of the pause of {load.name}")
+
+    def held(self):
+        """Waits until all are held; returns their counts."""
+        return [nvidia.wait_held(load) for load in self.loads]
+
+    def steps_after(self, since, before, what):
+        """Waits until each has made two more steps than before: the kernels of one may have run already. Returns the
+        seconds since then."""
+        for load, counts in zip(self.loads, before):
+            nvidia.wait_until(lambda load=load, counts=counts: self.check_alive() or load.total() >= sum(counts) + 2,
+                              nvidia.PATIENCE, f"{what}: two steps of {load.name}")
+        return nvidia.now() - since
+
+
+def start_training(on, programs, steps=0):
+    board = on.file("board", 4096)
+    return Gang("training", [
+        nvidia.Load(on, f"rank-{rank}", [*programs.train, steps], role="offline", more_files=("losses",),
+                    after=[board], environment=environment)
+        for rank, environment in enumerate(programs.environments())])
+
+
+def gpus_of(on, gang):
+    """The driver's number of each rank's GPU."""
+    seen = json.loads(on.run("queues", "--driver", on.driver, "--json").stdout)
+    of = {each["pid"]: {queue["gpu_id"] for queue in each["queues"]} for each in seen["processes"]}
+    gpus = [of.get(load.pid, set()) for load in gang.loads]
+    if any(len(each) != 1 for each in gpus) or len(set().union(*gpus)) != len(gpus):
+        raise nvidia.Failure(f"the ranks do not use one GPU each: {gpus}")
+    return [next(iter(each)) for each in gpus]
+
+
+# What a training computes.
+
+
+def train(on, programs, held):
+    """Losses and parameters of each rank of a training, its seconds, and its holds."""
+    steps = programs.quick_steps if on.quick else programs.steps
+    least = programs.quick_holds if on.quick else programs.holds
+    training = start_training(on, programs, steps)
+    training.wait_moving()
+    start, marks, holds = nvidia.now(), None, None
+    recording = on.scratch / "recording"
+    daemon = nvidia.Daemon(on, roles=GANGS_ON, record=recording) if held else None
+    try:
+        if daemon:
+            daemon.wait_attached(*training.loads)
+            marks = lossless.Marks(daemon.connect(), 1)
+        for load in training.loads:
+            nvidia.wait_until(lambda load=load: training.check_alive() or load.word(nvidia.ENDED),
+                              max(1, on.deadline - nvidia.now() - 10), f"end of {steps} steps of training")
+    finally:
+        if marks:
+            marks.stop()
+    took = nvidia.now() - start
+    if daemon:
+        on.drop(daemon)
+        with open(recording, encoding="utf-8") as file:
+            holds = read_holds(file, training.pids)
+        show_holds(on, f"{steps} steps of training", holds, least)
+    bits = [(pathlib.Path(load.losses[0]).read_bytes()[:4 * steps], load.word(nvidia.BITS)) for load in training.loads]
+    values = struct.unpack(f"<{steps}f", bits[0][0])
+    if not all(value - value == 0 for value in values) or len(set(values)) < steps // 2:
+        raise nvidia.Failure(f"the losses are not those of a training: {values[0]:g} to {values[-1]:g}")
+    on.drop(*training.loads)
+    on.figure(f"gang: {steps} steps of training {'under holds' if held else 'alone'}", [took], "s")
+    return bits
+
+
+def compare_training(on, programs):
+    alone, held = train(on, programs, False), train(on, programs, True)
+    differ = sum(a != b for (one, _), (other, _) in zip(alone, held)
+                 for a, b in zip(struct.iter_unpack("<I", one), struct.iter_unpack("<I", other)))
+    on.require("losses that differ from those of a run alone", differ)
+    on.require("ranks of which the parameters differ", sum(one[1] != other[1] for one, other in zip(alone, held)))
+
+
+# Requests beside it.
+
+
+class Requests(serving.Measurement):
+    """Requests of a server on the first GPU beside a training on both; or of a server on both beside a program on each."""
+
+    def __init__(self, on, server, offline, modes, span, trace=""):
+        super().__init__(on, server, offline, short=False)
+        self.modes, self.loads, self.span, self.trace = modes, (LOAD,), span, trace
+        self.recording = on.scratch / "recording"
+        self.holds = []
+
+    def seconds(self):
+        return self.span
+
+    def start_daemon(self, mode, policy):
+        held = mode.name == HELD
+        trace, self.trace = (self.trace, "") if held else ("", self.trace)
+        daemon = nvidia.Daemon(self.on, policy=policy, roles=GANGS_OFF if mode.name == HELD_GANGS_OFF else GANGS_ON,
+                               record=self.recording if held else "", trace=trace)
+        daemon.wait_attached(*self.offline.loads)
+        return daemon
+
+    def drop_daemon(self, mode):
+        recorded = self.daemon is not None and mode.name == HELD
+        super().drop_daemon(mode)
+        if recorded:
+            with open(self.recording, encoding="utf-8") as file:
+                self.holds.append(read_holds(file, self.offline.pids))
+
+    def bounds(self, rows, offline):
+        alone, beside, held = (rows.get((LOAD, name)) for name in ("alone", "beside", HELD))
+        if not (alone and beside and held and alone["p99"]) or len(self.modes) < len(MODES):
+            return []
+        ratio = None if held["overloaded"] or not held["p99"] else held["p99"][0] / alone["p99"][0]
+        return [serving.bound(f"{100 * LOAD:g} %, {HELD}: p99", "of alone", P99, ratio, serving.spread(alone["p99"]),
+                              P99 - 1)]
+
+
+def serve_beside(on, programs, training):
+    training.pause()
+    server = nvidia.Server(on, "serve-gpu0", programs.serve,
+                           environment={"CUDA_VISIBLE_DEVICES": "0", "SLUICE_CLIENT_GPUS": str(gpus_of(on, training)[0])})
+    training.go_on()
+    measured = Requests(on, server, training, MODES, programs.quick_span if on.quick else SPAN, on.out / "gang-trace.json")
+    try:
+        measured.run()
+    finally:
+        measured.show("gang")
+    holds = merged(measured.holds)
+    show_holds(on, "requests on one GPU", holds, 1)
+    on.drop(server)
+
+
+class Both(Gang):
+    """Two programs that know nothing of each other."""
+
+
+def serve_on_all(on, programs):
+    """The work of one rank of an online gang counts on all GPUs of the gang."""
+    board = on.file("board", 4096)
+    environments = programs.environments()
+    command = [*programs.serve_on_all, board, *programs.after_board]
+    probe = Both("offline", [programs.offline(gpu) for gpu in range(RANKS)])
+    gpus = gpus_of(on, probe)
+    probe.pause()
+    follower = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=(log := on.log("rank-1")),
+                                stderr=log, preexec_fn=nvidia.die_with_parent,
+                                env={**on.environment, **environments[1], "SLUICE_TEST_ROLE": "online",
+                                     "SLUICE_CLIENT_GPUS": str(gpus[1])})
+    on.others.append(follower)
+    server = nvidia.Server(on, "rank-0", command, environment={**environments[0], "SLUICE_CLIENT_GPUS": str(gpus[0])})
+    probe.go_on()
+    measured = Requests(on, server, probe, MODES[:3], programs.quick_span if on.quick else BOTH_SPAN)
+    try:
+        measured.run()
+    finally:
+        measured.show("server on both GPUs")
+    holds = merged(measured.holds)
+    show_holds(on, "requests on both GPUs", holds, 1)
+    on.drop(server, *probe.loads)
+    follower.kill()
+    follower.wait()
+
+
+# Faults.
+
+
+def states(daemon, pids):
+    """States of the groups of these processes, as `sluice status` shows them."""
+    return [group["state"] for group in (daemon.status() or {"groups": []})["groups"]
+            if pids & {process["pid"] for process in group["processes"]}]
+
+
+def wait_running(daemon, pids, since):
+    """Waits until nothing of these processes is held; returns the seconds since then."""
+    nvidia.wait_until(lambda: all(state == "running" for state in states(daemon, pids)), nvidia.PATIENCE,
+                      "end of the hold")
+    return nvidia.now() - since
+
+
+def agents_killed(on, training, step):
+    """Agents are killed while they suspend the ranks."""
+    recording = on.scratch / "recording"
+    daemon = nvidia.Daemon(on, roles=GANGS_ON, record=recording)
+    client, agent, took, killed = daemon.connect(), None, [], []
+    for number in range(4 if on.quick else 20):
+        nvidia.wait_until(lambda: daemon.check_alive() or daemon.agent() not in (None, agent), nvidia.PATIENCE,
+                          "start of the next agent")
+        agent = daemon.agent()
+        daemon.wait_attached(*training.loads)
+        training.wait_moving()
+        before = [load.counts() for load in training.loads]
+        until = nvidia.now() + random.Random(number).uniform(*KILLED_AFTER)
+        client.begin()
+        while nvidia.now() < until:
+            pass
+        killed.append(time.monotonic_ns())
+        os.kill(agent, signal.SIGKILL)
+        client.end()
+        took.append(training.steps_after(killed[-1] / 1e9, before, "agent killed"))
+    on.drop(daemon)
+    with open(recording, encoding="utf-8") as file:
+        midst = killed_in_midst(file, killed)
+    on.figure("gang: agent killed, until two steps of all ranks, median / longest", nvidia.spread(took), "ms")
+    on.figure("gang: agents killed / of these between the order to suspend and the last report", [len(killed), midst], "")
+    on.require("agent killed, until all ranks run", 1e3 * max(0, max(took) - 2 * step), 1e3 * faults.AGAIN, unit="ms",
+               fatal=max(took) > faults.AGAIN + 2 * step + nvidia.SLACK)
+
+
+def killed_in_midst(lines, killed):
+    """How many of these times were between the handing over of all batches and their last report."""
+    base, handed, done = 0, {}, set()
+    for line in lines:
+        if not line.endswith("\n"):
+            break
+        entry = json.loads(line)
+        if entry["is"] == "recording":
+            base = entry["clock_ns"]
+        elif entry["is"] == "batch" and entry["kind"] == "suspend" and "error" not in entry:
+            handed[entry["id"]] = base + entry["t"]
+        elif entry["is"] == "done" and "started" in entry and not entry.get("errno"):
+            done.add(entry["id"])
+    open_ = [at for id_, at in handed.items() if id_ not in done]
+    return sum(any(0 <= at - begin < 1e9 * KILLED_AFTER[1] for begin in open_) for at in killed)
+
+
+def rank_stopped(on, training, step):
+    """A rank is stopped while the gang is held, and continued after the next hold."""
+    daemon = nvidia.Daemon(on, roles=GANGS_ON)
+    daemon.wait_attached(*training.loads)
+    client = daemon.connect()
+    client.begin()
+    before = training.held()
+    stopped = training.loads[1].pid
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        since = nvidia.now()
+        client.end()
+        faults.within(on, "rank stopped while held, until nothing is held", wait_running(daemon, training.pids, since),
+                      faults.AGAIN)
+        client.begin()
+        since = nvidia.now()
+        nvidia.wait_until(lambda: set(states(daemon, training.pids)) == {"suspended"}, nvidia.PATIENCE,
+                          "hold of a gang with a stopped rank")
+        on.figure("gang: rank stopped, from a begin to the hold of all ranks", [1e3 * (nvidia.now() - since)], "ms")
+        client.end()
+        wait_running(daemon, training.pids, nvidia.now())
+    finally:
+        since = nvidia.now()
+        os.kill(stopped, signal.SIGCONT)
+    took = training.steps_after(since, before, "rank continued")
+    faults.within(on, "rank continued, until all ranks run", max(0, took - 2 * step), faults.AGAIN)
+    on.drop(daemon)
+
+
+def rank_killed(on, training):
+    """A rank is killed while the gang is held."""
+    daemon = nvidia.Daemon(on, roles=GANGS_ON)
+    daemon.wait_attached(*training.loads)
+    daemon.connect().begin()
+    training.held()
+    killed, rest = training.loads[1], training.loads[0]
+    since = nvidia.now()
+    killed.process.kill()
+    took = wait_running(daemon, {rest.pid}, since)
+    faults.within(on, "rank killed while held, until the others are not held", took, faults.AGAIN)
+    on.note(f"the other rank then {'runs on' if rest.process.poll() is None else 'ended by itself'}")
+    on.drop(daemon, *training.loads)
+
+
+def gang(on):
+    """a training over two GPUs is held and resumed as one, and a server over two GPUs frees both"""
+    if len(on.gpus) < RANKS or not on.torch:
+        on.note(f"{len(on.gpus)} GPU: not tested" if len(on.gpus) < RANKS else "without PyTorch: not tested")
+        on.result["outcome"] = "skipped"
+        return
+    programs = on.programs or Programs(on)
+    compare_training(on, programs)
+    training = start_training(on, programs)
+    training.wait_moving()
+    serve_beside(on, programs, training)
+    before = training.progress()
+    time.sleep(1)
+    step = 1 / serving.rate(before, training.progress())
+    agents_killed(on, training, step)
+    rank_stopped(on, training, step)
+    rank_killed(on, training)
+    serve_on_all(on, programs)
