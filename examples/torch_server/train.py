@@ -25,10 +25,12 @@ WIDTH, HEADS, LAYERS, BATCH, LENGTH = 1024, 16, 12, 16, 512
 layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).cuda().bfloat16().train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-given, wanted = (torch.randn(BATCH, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16) for _ in range(2))
 begin = printed = time.monotonic()
 step = 0
 while True:
+    # In place of the next batch of a data set: new random values, which cannot be learnt. Learning would bring the values in
+    # the model near to 0. The clock of a GPU rises then, so steps would get faster, and their rates could not be compared.
+    given, wanted = (torch.randn(BATCH, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     optimizer.zero_grad(set_to_none=True)
     loss = torch.nn.functional.mse_loss(model(given).float(), wanted.float())
     loss.backward()
