@@ -505,6 +505,20 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     later = {**results("H200", "2026-01-03T00:00:00+00:00", "hold", two, "failed"), "sluice": "def"}
     done, rows = report(folder, full, later)
     check("H200: part hold: failed (quick)" in done.stdout, f"a failure of a later revision: {done}")
+    # Rows without latencies are in the table, too.
+    served = results("H200", "2026-01-01T00:00:00+00:00", "serving", {"serving: 10 %, slo: p50 / p90 / p99 / max": {
+        "values": [1, 2, 3, 4], "unit": "us"}})
+    rows = [{"load": 0.1, "mode": "slo", "overloaded": False}, {"load": 0.1, "mode": "beside", "overloaded": True},
+            {"load": 0.6, "mode": "MPS", "overloaded": True, "why": "not there: no MPS"}]
+    served["parts"]["serving"]["serving"] = {"title": "serving", "rows": rows}
+    spoken = results("H200", "2026-01-02T00:00:00+00:00", "llm", {})
+    spoken["parts"]["llm"]["cases"] = [{"load": 0.6, "mode": mode, "unfinished": count}
+                                       for mode, count in (("beside", 0), ("beside", 3), ("alone", 0))]
+    done, rows = report(folder, served, spoken)
+    check([rows.get(f"serving: {row}: p50 / p90 / p99 / max") for row in ("10 %, slo", "10 %, beside", "60 %, MPS")]
+          == [["1 / 2 / 3 / 4 us"], ["overloaded"], ["not there: no MPS"]], f"overloaded: {done}")
+    check(rows.get("llm: 60 %, beside: first token, p50 / p99") == ["overloaded"]
+          and "llm: 60 %, alone: first token, p50 / p99" not in rows, f"overloaded llm: {done}")
     command = re.search(r"^```sh\n(.*?)^```$", (TOP / "adapters/nvidia/RESULTS.md").read_text(encoding="utf-8"),
                         re.M | re.S)[1]
     done = run("bash", "-c", f"cd '{TOP}'\n{command}")

@@ -5,6 +5,7 @@ import json
 import pathlib
 import sys
 
+LATENCIES = "p50 / p90 / p99 / max"  # In names of figures.
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:76em;padding:0 1em;color:#1c2733}
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #d8dee6}
 td:first-child,th:first-child{text-align:left}.kept{color:#11713b}.missed{color:#b3261e;font-weight:600}
@@ -22,6 +23,18 @@ def bound_text(entry):
     value = "not measured" if entry["value"] is None else f"{entry['value']:g} {entry['unit']}".strip()
     limit = f"{'at least' if entry.get('least') else 'at most'} {entry['limit']:g} {entry['unit']}".strip()
     return f"{entry['name']}: {value}; the bound is {limit}" + (f"; {entry['why']}" if entry.get("why") else "")
+
+
+def figures(part):
+    """Names and texts of the figures of a part. Rows of requests without latencies show the reason instead."""
+    yield from ((name, cell(value)) for name, value in part["figures"].items())
+    for row in part.get("serving", {}).get("rows", []):
+        if row["overloaded"]:
+            name = f"{part['serving']['title']}: {100 * row['load']:g} %, {row['mode']}: {LATENCIES}"
+            yield name, row.get("why", "overloaded")
+    for case in part.get("cases", []):  # Of the part `llm`.
+        if case.get("unfinished"):
+            yield f"llm: {100 * case['load']:g} %, {case['mode']}: first token, p50 / p99", "overloaded"
 
 
 class Results:
@@ -53,8 +66,8 @@ class Results:
                 self.rows.setdefault(f"part {name}", {})[column] = text
                 self.parts.setdefault(column[0], {})[name] = {**part, "text": text, "column": column, "date": date[:10],
                                                                   "quick": quick}
-                for figure, value in part["figures"].items():
-                    self.rows.setdefault(figure, {})[column] = cell(value)
+                for figure, text in figures(part):
+                    self.rows.setdefault(figure, {})[column] = text
 
     def lacking(self, names):
         """Sentences about what is missing or missed, for each GPU model. names: of all parts."""

@@ -361,8 +361,7 @@ class Measurement:
             if row["overloaded"]:
                 on.note(f"{start}: {row.get('why', 'overloaded')}")
             else:
-                on.figure(f"{start}: p50 / p90 / p99 / max", [row[key][0] for key in ("p50", "p90", "p99", "max")],
-                          "us")
+                on.figure(f"{start}: {report.LATENCIES}", [row[key][0] for key in ("p50", "p90", "p99", "max")], "us")
                 on.figure(f"{start}: range of p99, of its median", [100 * spread(row["p99"])], "%")
             if row["steps"] and offline and offline[0]:
                 steps = row["steps"][0]
