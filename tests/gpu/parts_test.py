@@ -421,6 +421,9 @@ def check_torch_server():
     check(seen["outcome"] == "passed" and kept(seen) == [True] * 3, f"torch_server: {seen}")
     check([each["mode"] for each in seen["cases"]] == ["alone", "beside", "sluice"], f"cases: {seen}")
     check(len({each["requests"] for each in seen["cases"]}) == 1, f"arrivals: {seen}")
+    alone = seen["figures"]["torch_server: training alone: steps of the training"]["values"][0]
+    steps, share = seen["figures"]["torch_server: sluice: steps of the training / share of alone"]["values"]
+    check(alone > 5 and abs(share - 100 * steps / alone) < 1, f"shares of alone: {seen['figures']}")
     PretendedDaemon.begins = PretendedDaemon.suspends = 0
     seen = part("torch-server", PYTHONPATH=stub)
     check(kept(seen) == [True, False, False], f"a daemon that does nothing: {seen}")

@@ -5,8 +5,10 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 
 import nvidia
+import serving
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples/torch_server"
 sys.path.append(str(EXAMPLE))
@@ -45,6 +47,14 @@ class Program:
         """(step, seconds) of the lines of the training."""
         return [(int(step), float(at)) for step, at in re.findall(r"^step (\d+), ([\d.]+) s, loss", self.text(), re.M)]
 
+    def pace(self, printed, mode):
+        """Steps per second of the training, by the lines after the first `printed` ones."""
+        self.check_alive()
+        lines = self.steps()[printed:]
+        if len(lines) < 2:
+            raise nvidia.Failure(f"{mode}: the training printed {len(lines)} lines; expected at least 2")
+        return (lines[-1][0] - lines[0][0]) / (lines[-1][1] - lines[0][1])
+
     def stop(self):
         self.process.kill()
         self.process.wait(nvidia.PATIENCE)
@@ -63,6 +73,12 @@ def measure(on, mode, seconds, length):
         daemon.wait_attached(train)
         nvidia.wait_until(lambda: any(each["name"] == "torch_server" for each in daemon.status()["clients"]),
                           nvidia.PATIENCE, "registration of server.py as a client")
+    alone = None
+    if mode == "beside":  # Without requests, the server has no work on the GPU.
+        time.sleep(serving.OFFLINE_WARM_UP)
+        before = len(train.steps())
+        time.sleep(seconds)
+        alone = train.pace(before, "training alone")
     length = length or http_load.length_of_request(port)
     arrivals = http_load.arrivals_of(LOAD, length, seconds)
     before = len(train.steps()) if train else 0
@@ -74,11 +90,9 @@ def measure(on, mode, seconds, length):
             "p50_ms": http_load.quantile(latencies, 0.5), "p99_ms": http_load.quantile(latencies, 0.99),
             "max_ms": latencies[-1], "length_s": length}
     if train:
-        train.check_alive()
-        lines = train.steps()[before:]
-        if len(lines) < 2:
-            raise nvidia.Failure(f"{mode}: the training printed {len(lines)} lines in {seconds:g} s")
-        case["steps_per_s"] = (lines[-1][0] - lines[0][0]) / (lines[-1][1] - lines[0][1])
+        case["steps_per_s"] = train.pace(before, mode)
+    if alone:
+        case["steps_per_s_alone"] = alone
     server.check_alive()
     if daemon:
         counters = daemon.status()["statistics"]
@@ -108,6 +122,8 @@ def torch_server(on):
             length = length or cases[0]["length_s"]
         longest = max(longest, nvidia.now() - began)
     on.figure("torch_server: a request alone", [1e3 * length], "ms")
+    training_alone = statistics.median(each["steps_per_s_alone"] for each in cases if each["mode"] == "beside")
+    on.figure("torch_server: training alone: steps of the training", [training_alone], "1/s")
     for mode in MODES:
         all_ = [each for each in cases if each["mode"] == mode]
         middle = lambda key: statistics.median(each[key] for each in all_)
@@ -115,7 +131,9 @@ def torch_server(on):
         on.figure(f"torch_server: {mode}: p99 of the rounds, least / most",
                   [choose(each["p99_ms"] for each in all_) for choose in (min, max)], "ms")
         if mode != "alone":
-            on.figure(f"torch_server: {mode}: steps of the training", [middle("steps_per_s")], "1/s")
+            steps = middle("steps_per_s")
+            on.figure(f"torch_server: {mode}: steps of the training / share of alone", [steps, 100 * steps / training_alone],
+                      "1/s, %")
     failed = sum(each["failed"] for each in cases)
     held = [each for each in cases if each["mode"] == "sluice"]
     on.figure("torch_server: sluice: requests / begins / suspends",
