@@ -225,23 +225,27 @@ def llm(on):
     show(on, cases, alone)
     for each in cases:  # Thousands of values.
         del each["first_ms"], each["between_ms"]
+    profile = on.out / "profile.toml"
+    measured = profile.exists()
+    on.result["lab_profile"] = profile.read_text(encoding="utf-8") if measured else "h100"
+    on.note("in the lab: the profile " + ("that the part accept has measured" if measured else "h100, which is built in"))
     for load in loads:
-        in_lab(on, load, server, case.targets[load].replace("\n", ",").replace(" = ", "=").replace('"', ""))
+        in_lab(on, load, server, case.targets[load].replace("\n", ",").replace(" = ", "=").replace('"', ""),
+               profile if measured else "h100")
 
 
-def in_lab(on, load, server, targets):
+def in_lab(on, load, server, targets, profile):
     """Figures of the same arrivals in `sluice lab`, with the costs that were measured here."""
     prefill, decode = (server.described[key] for key in ("prefill_us", "decode_us"))
     least, most = llm_loop.BATCHES[0], llm_loop.BATCHES[-1]
     token = max(0.001, (decode[str(most)] - decode[str(least)]) / (most - least))
     step = max(0, decode[str(least)] - least * token)
-    profile = on.out / "profile.toml"  # Of the part `accept`.
     policies = {"fixed_timeslice": "fixed_timeslice:slice=1ms",
                 "slo": f"slo:{targets},suspend_cost=1ms,resume_cost=1ms", "pointer_polling": "pointer_polling"}
     file = on.scratch / "lab.json"
     # The kernels of trainer.py are about this long.
     done = on.run("lab", "--arrivals", "trace", "--trace", on.out / f"llm-{100 * load:.0f}.csv",
-                  "--profile", profile if profile.exists() else "h100", "--service",
+                  "--profile", profile, "--service",
                   f"continuous:prefill_rate={1e6 * llm_loop.MOST_PROMPT / prefill[str(llm_loop.MOST_PROMPT)]:.0f},"
                   f"decode_token={1e3 * token:.0f}ns,decode_step={1e3 * step:.0f}ns,largest_batch={llm_loop.SLOTS}",
                   "--offline", "train:kernel_low=50us,kernel_high=1ms,queues=1",

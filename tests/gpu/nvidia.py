@@ -1158,8 +1158,8 @@ def accept(on):
 PARTS = {each.__name__.replace("_", "-"): each for each in (
     doctor, queues, hold, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
-    lossless.lossless, lossless.checksum, llm.llm, torch_server.torch_server, film.film, rivals.rivals,
-    gang.gang, accept)}
+    lossless.lossless, lossless.checksum, accept, llm.llm,  # llm uses the profile that accept writes.
+    torch_server.torch_server, film.film, rivals.rivals, gang.gang)}
 
 
 NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long", "lossless", "llm",

@@ -408,6 +408,7 @@ def check_llm():
         seen = part("llm", trace=trace)
         check(seen["outcome"] == "passed" and [each["mode"] for each in seen["cases"]][0] == "alone", f"llm: {seen}")
         check({each["mode"] for each in seen["cases"]} == set(llm.MODES), f"modes: {seen['figures'].keys()}")
+        check(seen["lab_profile"] == "h100" and any("h100" in each for each in seen["notes"]), f"profile: {seen['notes']}")
         for mode in llm.MODES:
             check(f"llm in the lab: 30 %, {mode}: token to token, p50 / p99" in seen["figures"], f"lab: {seen}")
             check(f"llm: 30 %, {mode}: first token, p50 / p99" in seen["figures"], f"{mode}: {seen['figures'].keys()}")
