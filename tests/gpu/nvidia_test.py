@@ -246,6 +246,40 @@ def check_serving():
     check(serving.bounds({}, None) == [], "bounds of nothing")
 
 
+def check_plan(folder):
+    """On an H200, the rounds and requests that the bounds want fit into the time of each part, also where queues grow."""
+    kept = argparse.Namespace(monotonic=lambda: clock[0])
+
+    def part(kind, us, *more):
+        on = argparse.Namespace(quick=False, deadline=480, scratch=folder, say=lambda text: None, note=lambda text: None)
+        measured = kind(on, argparse.Namespace(alone_us=us), None, *more)
+        fixed = measured.starts + serving.CLOCK + serving.OFFLINE_WARM_UP + serving.OFFLINE_ALONE + 1 + sum(
+            (serving.DAEMON + serving.warm_up(mode)) * (len(measured.loads) if serving.is_slo(mode) else 1)
+            for mode in measured.modes if mode.policy)
+        growing = sum(not (mode.name == "alone" or mode.marks or mode.limit) for mode in measured.modes)
+
+        def round(number):
+            clock[0] += fixed + growing * serving.GROWING + len(measured.modes) * sum(
+                span + serving.BESIDES for span in measured.spans.values())
+            measured.done = number + 1
+
+        measured.round = round
+        clock[0] = 25  # s, in which the programs start.
+        measured.run()
+        return measured.done, measured.done * sum(count for _, count in measured.files.values())
+
+    clock, serving.time = [0], kept
+    try:
+        for name, *how in (("serving", serving.Measurement, 9340, False), ("serving-long", serving.Measurement, 9394, False),
+                           ("serving-eager", serving.Measurement, 11144 * 5 / 6, False),
+                           ("serving-short", serving.Measurement, 76.4, True), ("rivals", rivals.Rivals, 9330)):
+            rounds, requests = part(*how)
+            check(rounds == serving.ROUNDS and requests >= serving.REQUESTS and clock[0] < 475,
+                  f"plan of {name}: {rounds} rounds, {requests} requests, {clock[0]:.0f} s")
+    finally:
+        serving.time = time
+
+
 class FakeDaemon:
     """Counts, but holds nothing."""
 
@@ -528,6 +562,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     check(done.returncode == 2 and "is not a file of results" in done.stderr, f"a wrong file: {done}")
 
     # Every part, and every bound.
+    check_plan(folder)
     measured = check_measurement(folder)
     check_rivals(folder)
     day = "2026-01-01T00:00:00+00:00"

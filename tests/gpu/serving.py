@@ -18,6 +18,9 @@ ROUNDS, REQUESTS = 3, 1000
 # s: longest (also of short requests) and shortest time of the loads of a row in one round, and what a new daemon and a
 # question for the clock take.
 LONGEST, LONGEST_SHORT, SHORTEST, DAEMON, CLOCK = 14, 7, 2.5, 1.5, 2.5
+# s: how much longer a queue that grows may go on, so that its growth shows; what each load of a row takes besides; and
+# what the part keeps for its end and for rounds that take longer than planned.
+GROWING, BESIDES, SPARE = 1, 0.3, 20
 WARM_UP, WARM_UP_UNMARKED = 1, 2
 # `slo` counts misses before it holds for all requests; by `sluice lab`, that takes 4 to 6 s at a load of 60 %.
 WARM_UP_LEARNING = 6
@@ -185,9 +188,10 @@ class Measurement:
         """Of the loads of a row in one round, so that all rounds fit."""
         daemons = sum((DAEMON + warm_up(mode)) * (len(self.loads) if is_slo(mode) else 1)
                       for mode in self.modes if mode.policy is not None)
-        left = self.on.deadline - time.monotonic() - 30
+        left = self.on.deadline - time.monotonic() - SPARE
         each = left / self.rounds - daemons - CLOCK - self.starts - OFFLINE_WARM_UP - OFFLINE_ALONE - 1
-        each = each / len(self.modes) - 0.3 * len(self.loads)
+        # In most rows without a scheduler, the queue of the heaviest load grows.
+        each = each / len(self.modes) - BESIDES * len(self.loads) - GROWING
         return max(SHORTEST, min(each, 4 if self.on.quick else LONGEST_SHORT if self.short else LONGEST))
 
     def run(self):
@@ -316,8 +320,7 @@ class Measurement:
         log = self.on.scratch / "made"
         suspends, lost = self.acted()
         before = self.offline.progress()
-        # A growing queue may go on for a while, so that its growth shows.
-        self.server.play(path, log, 1.25 * self.spans[load] + 1)
+        self.server.play(path, log, self.spans[load] + GROWING)
         after = self.offline.progress()
         found = latencies(log.read_text(encoding="utf-8").splitlines(), due, self.server.gpu_us)
         found["steps"] = None if mode.name == "alone" else rate(before, after)
