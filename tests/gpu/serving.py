@@ -253,11 +253,12 @@ class Measurement:
         if mode.name in self.broken:
             return False
         policy = mode.policy.replace("{target}", str(self.aim(load)))
-        if self.daemon and self.has == policy:
+        wanted = policy, load if is_slo(mode) else None  # `slo` learns each load anew.
+        if self.daemon and self.has == wanted:
             return True
         self.drop_daemon(mode)
         try:
-            self.daemon, self.has = self.start_daemon(mode, policy), policy
+            self.daemon, self.has = self.start_daemon(mode, policy), wanted
         except Exception as error:  # Of one policy: the others have their rows.
             self.offline.check_alive()
             self.on.problem(f"{mode.name}: {error}")
