@@ -185,6 +185,25 @@ def prepare(on, server, loads):
     return plans
 
 
+def measure(on, case, cases, loads, rounds):
+    """Adds the series of each round to the cases."""
+    longest = 0.0
+    for number in range(rounds):
+        began = nvidia.now()
+        if number > 0 and began + longest > on.deadline - 15:
+            on.note(f"{number} of {rounds} rounds in the time of this part")
+            break
+        for load in loads:
+            order = list(MODES[1:])
+            random.Random(number).shuffle(order)
+            for mode in ["alone", *order]:
+                on.say(f"round {number + 1}: {100 * load:.0f} %, {mode}")
+                cases.append(case.measure(mode, load))
+                if mode == "alone" and number == 0:
+                    case.aim(load, cases[-1])
+        longest = max(longest, nvidia.now() - began)
+
+
 def llm(on):
     """a language model of 1 billion parameters serves requests of a trace beside training"""
     if not on.torch or not on.trace:
@@ -207,24 +226,12 @@ def llm(on):
     on.figure("llm: offline steps per second, alone", [alone], "")
     case = Case(on, server, training, plans)
     cases = on.result["cases"] = []
-    longest = 0.0
-    for number in range(rounds):
-        began = nvidia.now()
-        if number > 0 and began + longest > on.deadline - 15:
-            on.note(f"{number} of {rounds} rounds in the time of this part")
-            break
-        for load in loads:
-            order = list(MODES[1:])
-            random.Random(number).shuffle(order)
-            for mode in ["alone", *order]:
-                on.say(f"round {number + 1}: {100 * load:.0f} %, {mode}")
-                cases.append(case.measure(mode, load))
-                if mode == "alone" and number == 0:
-                    case.aim(load, cases[-1])
-        longest = max(longest, nvidia.now() - began)
-    show(on, cases, alone)
-    for each in cases:  # Thousands of values.
-        del each["first_ms"], each["between_ms"]
+    try:
+        measure(on, case, cases, loads, rounds)
+    finally:  # Also where the part ended early.
+        show(on, cases, alone)
+        for each in cases:  # Thousands of values.
+            del each["first_ms"], each["between_ms"]
     profile = on.out / "profile.toml"
     measured = profile.exists()
     on.result["lab_profile"] = profile.read_text(encoding="utf-8") if measured else "h100"
@@ -286,8 +293,9 @@ def show(on, cases, alone):
         for what, key in (("first token", "first_ms"), ("token to token", "between_ms")):
             values = {share: [quantile(each[key], share) for each in rounds] for share in (0.5, 0.99)}
             if any(value is None for value in values[0.5]):
-                raise nvidia.Failure(f"{name}: {what} was not measured")
+                on.problem(f"{name}: {what} was not measured")
+                continue
             on.figure(f"{name}: {what}, p50 / p99", [statistics.median(values[0.5]), statistics.median(values[0.99])], "ms")
             on.figure(f"{name}: {what}, p99 of the rounds, least / most", [min(values[0.99]), max(values[0.99])], "ms")
-    left = sum(each["unfinished"] for each in cases if each["mode"] == "fixed_timeslice")
-    on.require("requests that did not end with fixed_timeslice", left)
+    left = [each["unfinished"] for each in cases if each["mode"] == "fixed_timeslice"]
+    on.require("requests that did not end with fixed_timeslice", sum(left) if left else None)

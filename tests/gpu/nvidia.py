@@ -30,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 sys.modules.setdefault("nvidia", sys.modules[__name__])  # Modules with parts import this one.
 
@@ -60,6 +61,10 @@ KERNEL_US = 20000
 
 class Failure(Exception):
     """Ends a part; its text is the reason."""
+
+
+def reason(error):
+    return str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
 
 
 def now():
@@ -602,8 +607,8 @@ class Context:
         for each in [*self.daemons, *self.servers, *self.loads]:
             try:
                 each.stop()
-            except Failure as error:
-                problems.append(str(error))
+            except Exception as error:
+                problems.append(reason(error))
         for path in self.files:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -1188,8 +1193,10 @@ def run_part(on, name, limit):
         PARTS[name](on)
     except OutOfTime:
         on.problem(f"the part did not end within {limit} s")
-    except (Failure, OSError, subprocess.SubprocessError, LookupError, ValueError) as error:
-        on.problem(str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}")
+    except Exception as error:  # A defect of one part must not cost the others their time on the GPU.
+        on.problem(reason(error))
+        if not isinstance(error, Failure):
+            traceback.print_exc()
     finally:
         signal.alarm(0)
         for problem in on.clean():

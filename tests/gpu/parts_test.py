@@ -412,6 +412,15 @@ def check_llm():
         for mode in llm.MODES:
             check(f"llm in the lab: 30 %, {mode}: token to token, p50 / p99" in seen["figures"], f"lab: {seen}")
             check(f"llm: 30 %, {mode}: first token, p50 / p99" in seen["figures"], f"{mode}: {seen['figures'].keys()}")
+        # A defect in the middle of the part: what was measured before it stays.
+        measure, series = llm.Case.measure, []
+        llm.Case.measure = lambda case, *which: measure(case, *which) if series.append(which) or len(series) < 2 else 1 / 0
+        with contextlib.redirect_stderr(io.StringIO()):
+            seen = part("llm", trace=trace)
+        llm.Case.measure = measure
+        check(seen["outcome"] == "failed" and "ZeroDivisionError: division by zero" in seen["problems"], f"a defect: {seen}")
+        check("llm: 30 %, alone: first token, p50 / p99" in seen["figures"] and "first_ms" not in seen["cases"][0]
+              and counted(seen) == [False], f"what was measured before a defect: {seen}")
 
 
 def check_torch_server():
