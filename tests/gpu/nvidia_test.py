@@ -379,6 +379,15 @@ def check_measurement(folder):
             names = {each["name"].removeprefix("serving-short: ") for each in on.result["bounds"]}
             check({name for name in names if "p99" in name} == {f"{load} %, quantum only: p99" for load in (1, 3, 10)},
                   f"bounds of serving-short: {names}")
+            # What was measured before a row failed stays.
+            late = serving.Measurement(on, argparse.Namespace(alone_us=9), None, False)
+            late.rows[0.3, "beside"].append({"due": 9, "n": 9, "use": 0.1, "overloaded": False, "steps": 2, "p50": 1, "p90": 2,
+                                             "p99": 3, "max": 4})
+            late.broken = {"beside": "crashed: no memory"}
+            late.show("late")
+            check(on.result["figures"]["late: 30 %, beside: p50 / p90 / p99 / max"]["values"] == [1, 2, 3, 4]
+                  and "late: beside: crashed: no memory; its figures are of the rounds before" in on.result["notes"]
+                  and "late: 10 %, beside: crashed: no memory" in on.result["notes"], f"a late crash: {on.result['notes']}")
         finally:
             nvidia.Server.play = play
             serving.MODES = modes

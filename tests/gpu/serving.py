@@ -345,10 +345,10 @@ class Measurement:
         """What was measured, also where the part ended early."""
         rows = {}
         for load, name in ((load, mode.name) for load in self.loads for mode in self.modes):
-            if name in self.broken:
-                rows[load, name] = {**summary([]), "why": self.broken[name]}
-            elif self.rows.get((load, name)):
+            if self.rows.get((load, name)):
                 rows[load, name] = summary(self.rows[load, name])
+            elif name in self.broken:
+                rows[load, name] = {**summary([]), "why": self.broken[name]}
         offline = [statistics.median(self.alone), min(self.alone), max(self.alone)] if self.alone else None
         on = self.on
         on.result["serving"] = {
@@ -373,6 +373,8 @@ class Measurement:
             if row["suspends"]:
                 on.figure(f"{start}: suspends / GPU time lost in s", [row["suspends"][0], row["lost"][0]], "")
         for mode in self.modes:
+            if mode.name in self.broken and any(name == mode.name and row["rounds"] for (_, name), row in rows.items()):
+                on.note(f"{title}: {mode.name}: {self.broken[mode.name]}; its figures are of the rounds before")
             counts = {what: count for (name, what), count in self.counted.items() if name == mode.name}
             for what, count in counts.items():
                 if what not in ("suspends", "quanta") and count:
