@@ -562,6 +562,9 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
           == [["1 / 2 / 3 / 4 us"], ["overloaded"], ["not there: no MPS"]], f"overloaded: {done}")
     check(rows.get("llm: 60 %, beside: first token, p50 / p99") == ["overloaded"]
           and "llm: 60 %, alone: first token, p50 / p99" not in rows, f"overloaded llm: {done}")
+    skipped = results("H200", "2026-01-04T00:00:00+00:00", "hold", {}, "skipped")
+    done, rows = report(folder, full, skipped)
+    check(rows.get("part hold") == ["passed"], f"a part that was skipped: {done}")
     command = re.search(r"^```sh\n(.*?)^```$", (TOP / "adapters/nvidia/RESULTS.md").read_text(encoding="utf-8"),
                         re.M | re.S)[1]
     done = run("bash", "-c", f"cd '{TOP}'\n{command}")

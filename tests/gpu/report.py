@@ -39,7 +39,8 @@ def figures(part):
 
 class Results:
     """Of several files. A column is a GPU model, driver and revision of sluice. Of a part in a column, the newest result
-    counts, but one with --quick only if there is no full one."""
+    counts, but one with --quick only if there is no full one. A part that was skipped does not replace one that was
+    not."""
 
     def __init__(self, files):
         documents = []
@@ -62,6 +63,8 @@ class Results:
                 old = self.parts.get(column[0], {}).get(name)
                 if quick and old and old["column"] == column and not old["quick"]:
                     continue  # The full one counts.
+                if part["outcome"] == "skipped" and old:
+                    continue  # Such as `gang`, on a machine with fewer GPUs.
                 text = part["outcome"] + (" (quick)" if quick else "")
                 self.rows.setdefault(f"part {name}", {})[column] = text
                 self.parts.setdefault(column[0], {})[name] = {**part, "text": text, "column": column, "date": date[:10],
