@@ -61,6 +61,7 @@ struct lab_options {
   std::string csv_sweep;
   std::string csv_requests, csv_decisions, json, report;
   std::uint32_t gpus = 0;
+  std::uint32_t servers = 0;
   std::uint64_t seed = 1;
   std::uint32_t seeds = 1;
   std::uint32_t threads = 0;
@@ -384,6 +385,11 @@ checked<lab::study_spec> make_spec(const lab_options& asked, const policy_regist
             "--profile {}: the profile has more than 8 GPUs, the limit of the lab; pass --gpus N",
             each));
       }
+      if (asked.servers > machine.gpus.size()) {
+        return failure(fmt::format("--servers {}: --profile {} has {} GPU{}; pass --gpus N",
+                                   asked.servers, each, machine.gpus.size(),
+                                   machine.gpus.size() == 1 ? "" : "s"));
+      }
       spec.profiles.push_back({each, std::move(machine)});
     } catch (const sim::profile_error& wrong) {
       return failure(wrong.what());
@@ -446,6 +452,7 @@ checked<lab::study_spec> make_spec(const lab_options& asked, const policy_regist
     *into = *read;
   }
   spec.common.clients = !asked.no_clients;
+  spec.common.servers_on = asked.servers;
   for (const lab::contender& each : spec.policies) {
     const std::string need = lab::unmet_need(*each.make(), lab::marks_in(spec.common));
     if (need.empty()) continue;
@@ -612,6 +619,11 @@ subcommand add_lab(CLI::App& program, const driver_list& known) {
           "part of this length is used [the whole trace]")
       ->type_name("TIME");
   command->add_option("--gpus", chosen->gpus, "Number of GPUs [as in the profile]")
+      ->check(CLI::Range(1, 8))
+      ->type_name("N");
+  command
+      ->add_option("--servers", chosen->servers,
+                   "Number of servers, on the first GPUs [one on each GPU]")
       ->check(CLI::Range(1, 8))
       ->type_name("N");
   command

@@ -31,7 +31,7 @@ double least_share(const sim::profile& machine, double occupancy) {
 
 clairvoyant::clairvoyant(const scenario& what, duration longest_stretch) : what_(what) {
   const load_shape& load = what.offline.shape;
-  const auto dealt = deal(what.work, what.machine.gpus.size());
+  const auto dealt = deal(what.work, what.servers());
   const double longest = ns(what.warm_up) + ns(longest_stretch);
   const double of_kernels = least_share(what.machine, load.occupancy_low);
   const double of_exchange = least_share(what.machine, what.offline.all_reduce_occupancy);

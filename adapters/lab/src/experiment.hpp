@@ -41,8 +41,9 @@ struct contender {
 
 /// Everything that all contenders of one comparison have in common.
 struct scenario {
-  sim::profile machine;  ///< One to eight GPUs.
-  arrivals work;         ///< Dealt in turn to one server per GPU.
+  sim::profile machine;          ///< One to eight GPUs.
+  arrivals work;                 ///< Dealt to the servers in turn.
+  std::uint32_t servers_on = 0;  ///< The first so many GPUs have a server; 0: each.
   token_costs costs;
   service_kind service = service_kind::continuous;
   serving_shape serving;
@@ -63,6 +64,7 @@ struct scenario {
   /// pointers know of it.
   bool clients = true;
 
+  std::size_t servers() const { return servers_on != 0 ? servers_on : machine.gpus.size(); }
   capabilities by() const {
     capabilities made{"debug trap", {capability::preempt_kernels}};
     if (machine.batch_commands) {

@@ -176,7 +176,7 @@ class simulation {
     const bool online = who.how != arrangement::offline_alone;
     const bool offline = who.how != arrangement::online_alone;
     const bool split = who.how == arrangement::static_split;
-    dealt_ = deal(what.work, what.machine.gpus.size());
+    dealt_ = deal(what.work, what.servers());
     for (const auto& shape : what.machine.gpus) {
       parts_.push_back(std::make_unique<gpu>(events_, shape, split ? who.online_share : 1.0));
       if (split) parts_.push_back(std::make_unique<gpu>(events_, shape, 1 - who.online_share));
@@ -240,7 +240,7 @@ class simulation {
 void simulation::make_servers() {
   const online_server::options how{what_.service,     what_.serving, what_.costs,
                                    what_.decode_step, what_.wake_up, what_.whole_kernels};
-  for (std::size_t i = 0; i < gpu_count(); ++i) {
+  for (std::size_t i = 0; i < what_.servers(); ++i) {
     online_processes_.push_back(next_process());
     servers_.push_back(std::make_unique<online_server>(events_, online_part(i),
                                                        online_processes_.back(), dealt_[i], how,
@@ -278,7 +278,7 @@ void simulation::make_scheduler(const run_options& options) {
                                                [this] { turns_->ring(what_.reaction); });
   if (options.keep_decisions) {
     backend_->record_decisions(&decisions_, [this](gpu_id id) {
-      for (std::size_t i = 0; i < gpu_count(); ++i) {
+      for (std::size_t i = 0; i < servers_.size(); ++i) {
         if (online_part(i).id() == id) return servers_[i]->in_flight();
       }
       return 0u;
@@ -365,7 +365,7 @@ void simulation::stop_or_go_on() {
   stop_planned_ = false;
   for (const auto& group : groups_) {
     const bool busy = std::any_of(group.begin(), group.end(), [&](offline_process* each) {
-      for (std::size_t i = 0; i < gpu_count(); ++i) {
+      for (std::size_t i = 0; i < servers_.size(); ++i) {
         if (&online_part(i) == &each->on()) return servers_[i]->in_flight() != 0;
       }
       return false;

@@ -217,10 +217,10 @@ checked<study> run_study(const study_spec& spec) {
     scenario one = spec.common;
     one.machine = spec.profiles[where.profile].what;
     one.work = spec.sources[where.source].make(seed);
-    one.costs = spec.costs
-                    ? *spec.costs
-                    : scale_to_load(one.work, spec.loads[where.load] *
-                                                  static_cast<double>(one.machine.gpus.size()));
+    one.costs =
+        spec.costs
+            ? *spec.costs
+            : scale_to_load(one.work, spec.loads[where.load] * static_cast<double>(one.servers()));
     one.offline = spec.offline[where.offline].what;
     one.offline_seed = seed;
     return one;
@@ -229,8 +229,7 @@ checked<study> run_study(const study_spec& spec) {
   if (spec.costs) {
     for (setting& each : made.settings) {
       const scenario first = scenario_of(each, spec.first_seed);
-      each.share =
-          load_of(first.work, first.costs) / static_cast<double>(first.machine.gpus.size());
+      each.share = load_of(first.work, first.costs) / static_cast<double>(first.servers());
     }
   }
 

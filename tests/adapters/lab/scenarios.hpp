@@ -152,6 +152,7 @@ inline scenario any_scenario(std::uint64_t seed) {
   made.offline_seed = seed;
   if (one_in(3)) made.limits.max_suspend = duration(20ms) * (1 + bits() % 20);
   if (one_in(4)) made.costs = scale_to_load(made.work, 0.9 + 0.1 * static_cast<double>(bits() % 4));
+  if (one_in(4)) made.servers_on = 1;
   return made;
 }
 

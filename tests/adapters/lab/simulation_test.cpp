@@ -133,6 +133,22 @@ TEST(LabKnownAnswer, AGangsStepEndsWhenItsSlowestRankIsThere) {
   EXPECT_GT(uneven.offline_work, got.offline_work * 75 / 100);
 }
 
+/// Two GPUs, of which one has a server and both a rank.
+TEST(LabKnownAnswer, AGangIsHeldOnAGpuWithoutAServerToo) {
+  scenario what = known({1s});
+  what.machine = machine(2);
+  what.servers_on = 1;
+  const auto held_by = [&](bool gang) {
+    what.offline.gang = gang;
+    const run_result got = simulate(what, at_once());
+    EXPECT_EQ(got.requests.front().server, 0U);
+    return 2 * got.stretch - got.offline_work;
+  };
+  const duration alone = held_by(false);
+  EXPECT_GT(alone, 0ns);
+  EXPECT_EQ(held_by(true), 2 * alone);
+}
+
 /// Eight queues of kernels that leave room, on a GPU of four slots, of which one is theirs.
 scenario crowded() {
   scenario what = known({1s, 1300ms});
