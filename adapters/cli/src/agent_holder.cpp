@@ -28,9 +28,11 @@
 #include "sluice/agent/agent_backend.hpp"
 #include "sluice/os/node_lock.hpp"
 #include "sluice/os/proc.hpp"
+#include "sluice/os/process_identity.hpp"
 #include "sluice/os/quiet_thread.hpp"
 #include "sluice/os/unique_fd.hpp"
 #include "sluice/roles/classification.hpp"
+#include "sluice/roles/role_store.hpp"
 
 namespace sluice::cli {
 
@@ -43,6 +45,8 @@ using namespace std::chrono_literals;
 constexpr duration hand_lease = 2s;
 /// For another 'sluice suspend' to say that it holds the process.
 constexpr duration other_holder_look = 1s;
+/// How often to look whether the scheduler has detached from a process that was released.
+constexpr duration detach_look = 20ms;
 
 /// Whether the answer to "status" has the process as one that the scheduler attaches to.
 bool is_managed(const json::object& status, pid_t pid) {
@@ -60,36 +64,56 @@ std::string role_store_of(const json::object& status) {
   const auto* const node = status.if_contains("node");
   const auto* const facts = node != nullptr ? node->if_object() : nullptr;
   const auto* const store = facts != nullptr ? facts->if_contains("role_store") : nullptr;
-  return store != nullptr && store->is_string() ? printable(store->get_string()) : std::string();
+  return store != nullptr && store->is_string() ? std::string(store->get_string()) : std::string();
 }
 
-/// Why a scheduler is in the way: one sentence. Empty: none is.
-std::string why_managed(pid_t pid, const node_files& files) {
+/// Whether a 'sluice release' of the process is in effect.
+bool is_released(const process_identity& target, const std::string& store) {
+  std::string ignored;
+  const auto stored = roles::role_store{store}.read(ignored);
+  return stored && stored->released.contains(target);
+}
+
+/// Why a scheduler is in the way: one sentence. Empty: none is. If the process is released, waits
+/// until the scheduler has detached from it, or until the deadline.
+std::string why_managed(const process_identity& target, const node_files& files,
+                        time_point deadline) {
   using kind = node_lock::kind;
   const auto owner = node_lock::look(files.owner());
   if (!owner || !*owner || (*owner)->ended || (*owner)->what == kind::observing) return {};
   const std::string who = printable((*owner)->words);
   const bool obeys = (*owner)->what == kind::node;
   if (obeys && paused_why(files)) return {};
-  control_failure failed;
-  const auto status = control_link{files}.ask({{"ask", "status"}}, failed);
+  const pid_t pid = target.pid;
   const std::string pause = "'sluice pause" + directory_words(files) + "'";
-  if (!status)
-    return fmt::format(
-        "{} owns the node, and does not report whether it manages process {} ({}); {} first", who,
-        pid, failed.sentence, obeys ? "run " + pause : "end that program");
-  if (!is_managed(*status, pid)) return {};
-  const std::string store = role_store_of(*status);
-  if (store.empty())
-    return fmt::format(
-        "process {} is managed by {}; run {} first ('sluice release' has no effect, because that "
-        "program reads no role store)",
-        pid, who, pause);
-  const bool usual = store == roles::classification_rules::default_role_store;
-  return fmt::format(
-      "process {} is managed by {}; run 'sluice release {}{}', which makes it leave the process "
-      "alone, or {} first",
-      pid, who, pid, usual ? "" : " --store " + store, pause);
+  control_link link{files};
+  for (;;) {
+    control_failure failed;
+    const auto status = link.ask({{"ask", "status"}}, failed);
+    if (!status)
+      return fmt::format(
+          "{} owns the node, and does not report whether it manages process {} ({}); {} first", who,
+          pid, failed.sentence, obeys ? "run " + pause : "end that program");
+    if (!is_managed(*status, pid)) return {};
+    const std::string store = role_store_of(*status);
+    if (store.empty())
+      return fmt::format(
+          "process {} is managed by {}; run {} first ('sluice release' has no effect, because that "
+          "program reads no role store)",
+          pid, who, pause);
+    if (!is_released(target, store)) {
+      const bool usual = store == roles::classification_rules::default_role_store;
+      return fmt::format(
+          "process {} is managed by {}; run 'sluice release {}{}', which makes it leave the "
+          "process alone, or {} first",
+          pid, who, pid, usual ? "" : " --store " + printable(store), pause);
+    }
+    if (clock::now() >= deadline)
+      return fmt::format(
+          "process {} is released, but {} has not detached from it yet; run {} first", pid, who,
+          pause);
+    std::this_thread::sleep_for(detach_look);
+  }
 }
 
 struct hand_target {
@@ -118,9 +142,7 @@ class agent_holder final : public queue_holder, private backend_listener {
   }
 
   hold_failure attach(pid_t pid, time_point deadline) override {
-    std::unique_lock lock{mutex_};
-    if (const auto* const known = find(pid); known != nullptr && known->now == phase::attached)
-      return {};
+    if (holds(pid)) return {};
     if (pid == ::getpid()) return {EINVAL, fmt::format("process {} is this program itself", pid)};
     const auto start = start_time_of(pid);
     if (!start) return {ESRCH, fmt::format("there is no process {}", pid)};
@@ -131,7 +153,9 @@ class agent_holder final : public queue_holder, private backend_listener {
     // The driver lets several hold a process, and the first that resumes it would end all holds.
     if (const auto other = ask_holder(list_holders(), pid, "status", other_holder_look))
       return {EBUSY, fmt::format("process {} is already held by process {}", pid, other->holder)};
-    if (auto why = why_managed(pid, files_); !why.empty()) return {EBUSY, std::move(why)};
+    if (auto why = why_managed({pid, *start}, files_, deadline); !why.empty())
+      return {EBUSY, std::move(why)};
+    std::unique_lock lock{mutex_};
     if (auto no = start_agent()) return no;
     hand_target& who = targets_[pid];
     who = {};

@@ -57,6 +57,12 @@ class AgentHolder : public testing::Test {
     return {code.value_or(-1), made.out(), made.err()};
   }
 
+  /// Whether the daemon attaches to a process.
+  bool attaches() const {
+    return eventually(patience, [&] {
+      return run({"status", "--json"}).out.find("\"attach\":\"attached\"") != std::string::npos;
+    });
+  }
   bool stopped() const {
     return eventually(patience, [&] { return state_of(target_.pid()) == 'T'; });
   }
@@ -264,9 +270,7 @@ TEST_F(AgentHolder, LeavesToADaemonWhatThatManages) {
                         << pid() << ", role = \"offline\" }, { pid = " << name
                         << ", role = \"offline\" }]\n";
   command daemon{program, {"run", "--config", config}, environment()};
-  ASSERT_TRUE(eventually(patience, [&] {
-    return run({"status", "--json"}).out.find("\"attach\":\"attached\"") != std::string::npos;
-  })) << daemon.err();
+  ASSERT_TRUE(attaches()) << daemon.err();
   // Symptom: the advice was 'sluice release', though this daemon reads no store.
   const auto refused = run({"suspend", pid()});
   EXPECT_EQ(refused.code, 1);
@@ -297,6 +301,27 @@ TEST_F(AgentHolder, LeavesToADaemonWhatThatManages) {
               HasSubstr("process " + name + ": attach refused: it is marked as refused"));
   auto holder = start({"suspend", pid()});
   EXPECT_TRUE(holder.says("held by process")) << holder.err();
+}
+
+// Symptom: directly after 'sluice release', 'sluice suspend' was refused: it advised 'sluice
+// release' until the daemon had detached.
+TEST_F(AgentHolder, WaitsUntilADaemonHasDetachedFromAReleasedProcess) {
+  describe("compute slow");
+  const std::string store = made_.path() + "/roles";
+  const std::string config = made_.path() + "/sluice.toml";
+  std::ofstream{config} << "[daemon]\nmode = \"enforce\"\ndirectory = \"" << directory()
+                        << "\"\ndriver = \"stopper\"\nclients = false\nagent = \"" << program
+                        << "\"\n[policy]\nname = \"fixed_timeslice\"\n[scheduler]\nattach_after = "
+                           "\"10ms\"\n[roles]\nstore = \""
+                        << store << "\"\npids = [{ pid = " << pid() << ", role = \"offline\" }]\n";
+  command daemon{program, {"run", "--config", config}, environment()};
+  ASSERT_TRUE(attaches()) << daemon.err();
+  command release{program, {"release", pid(), "--store", store}, environment()};
+  ASSERT_EQ(release.ends(), 0) << release.err();
+  auto holder = start({"suspend", pid()});
+  ASSERT_TRUE(holder.says("held by process")) << holder.err();
+  EXPECT_TRUE(stopped());
+  EXPECT_THAT(run({"status", "--json"}).out, HasSubstr("\"attach\":\"none\""));
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 /// The command `sluice`, and its agent, with a driver of the tests' own: it suspends a process by
 /// SIGSTOP, which stays when the agent dies. It lists the processes that have a file in the folder
 /// STOPPER_DIR: named after the pid, with a word for each queue ("compute" or "copy"), or "refused"
-/// for a process that its agent does not manage.
+/// for a process that its agent does not manage. From a process with "slow" as the last word, the
+/// agent detaches only after a second.
 
 #include "output.hpp"
 #include "subcommand.hpp"
@@ -10,6 +11,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +19,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,6 +31,7 @@
 namespace {
 
 using namespace sluice;
+using namespace std::chrono_literals;
 
 constexpr const char* driver_name = "stopper";
 constexpr gpu_id only_gpu{1};
@@ -40,9 +44,10 @@ std::vector<std::string> words_of(const std::string& folder, pid_t pid) {
 std::vector<surveyed_queue> queues_of(const std::string& folder, pid_t pid) {
   std::vector<surveyed_queue> all;
   for (const auto& word : words_of(folder, pid))
-    all.push_back({.id = driver_queue_id{static_cast<std::uint32_t>(all.size())},
-                   .gpu = only_gpu,
-                   .kind = word == "copy" ? queue_kind::copy : queue_kind::compute});
+    if (word != "slow")
+      all.push_back({.id = driver_queue_id{static_cast<std::uint32_t>(all.size())},
+                     .gpu = only_gpu,
+                     .kind = word == "copy" ? queue_kind::copy : queue_kind::compute});
   return all;
 }
 
@@ -139,7 +144,11 @@ class stopped_target final : public agent::lane_target {
     ::kill(pid_, held_.empty() ? SIGCONT : SIGSTOP);
     return 0;
   }
-  bool close() noexcept override { return held_.empty() || ::kill(pid_, SIGCONT) == 0; }
+  bool close() noexcept override {
+    const auto words = words_of(folder_, pid_);
+    if (!words.empty() && words.back() == "slow") std::this_thread::sleep_for(1s);
+    return held_.empty() || ::kill(pid_, SIGCONT) == 0;
+  }
 
  private:
   const std::string folder_;
@@ -184,7 +193,7 @@ int run_command(int argc, char** argv) {
   const std::vector<subcommand> all{
       add_suspend(program, known), add_resume(program),        add_rescue(program, known),
       add_run(program, known),     add_status(program),        add_why(program),
-      add_doctor(program, known),  add_queues(program, known),
+      add_doctor(program, known),  add_queues(program, known), add_release(program),
   };
   try {
     program.parse(argc, argv);
