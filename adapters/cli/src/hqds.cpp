@@ -86,15 +86,27 @@ std::string head_of(picture which) {
 /// The driver's tables of a large node; far below what it prints.
 constexpr std::size_t largest_table = std::size_t{1} << 30U;
 
-int show_once(const hqds_options& chosen, picture which) {
+/// \return a driver that is present, where kfd is not; nullptr: there is none.
+std::shared_ptr<const driver> other_driver(const driver_list& known) {
+  if (kfd::make_driver()->present()) return nullptr;
+  const drivers present = candidates(make_all(known), any_driver);
+  return present.empty() ? nullptr : present.front();
+}
+
+int show_once(const hqds_options& chosen, const driver_list& known, picture which) {
   const auto where = kfd::roots::from_environment();
   const std::string path = where.debugfs + "/hqds";
   const auto text = read_whole_file(path, largest_table);
   if (!text) {
-    complain(fmt::format(
-        "cannot read {}: {}; with the driver kfd, run as root with debugfs mounted (see "
-        "'sluice doctor'); other drivers do not show hardware queues",
-        path, text.error().message()));
+    if (const auto other = other_driver(known))
+      complain(
+          fmt::format("the driver {} has no list of hardware queues; run 'sluice queues' for the "
+                      "queues of processes",
+                      other->name()));
+    else
+      complain(
+          fmt::format("cannot read {}: {}; run as root with debugfs mounted (see 'sluice doctor')",
+                      path, text.error().message()));
     return exit_failed;
   }
   auto slots = kfd::parse_hqds(*text);
@@ -130,14 +142,14 @@ int show_once(const hqds_options& chosen, picture which) {
   return printed ? exit_done : exit_failed;
 }
 
-int show(const hqds_options& chosen) {
-  if (chosen.interval <= 0s) return show_once(chosen, picture::only);
+int show(const hqds_options& chosen, const driver_list& known) {
+  if (chosen.interval <= 0s) return show_once(chosen, known, picture::only);
   // Without SA_RESTART: it interrupts the sleep.
   struct sigaction on_end {};
   on_end.sa_handler = [](int) { interrupted = 1; };
   for (const int each : {SIGINT, SIGTERM}) ::sigaction(each, &on_end, nullptr);
   for (auto which = picture::first; interrupted == 0; which = picture::next) {
-    if (const int code = show_once(chosen, which); code != exit_done) return code;
+    if (const int code = show_once(chosen, known, which); code != exit_done) return code;
     timespec left{};
     left.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(chosen.interval).count();
     left.tv_nsec = (chosen.interval % 1s).count();
@@ -227,7 +239,7 @@ json::value hqds_json(const kfd::hqds& slots, const std::vector<slot_view>& take
                       {"taken", std::move(shown)}};
 }
 
-subcommand add_hqds(CLI::App& program) {
+subcommand add_hqds(CLI::App& program, const driver_list& known) {
   const auto chosen = std::make_shared<hqds_options>();
   auto* const command =
       program.add_subcommand("hqds", "Show hardware queue slots and their backlog");
@@ -253,7 +265,7 @@ subcommand add_hqds(CLI::App& program) {
       ->expected(0, 1)
       ->type_name("TIME");
   command->add_flag("--json", chosen->json, "Print one line of JSON each time");
-  return {command, [chosen] { return show(*chosen); }};
+  return {command, [chosen, known] { return show(*chosen, known); }};
 }
 
 }  // namespace sluice::cli

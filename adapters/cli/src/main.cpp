@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   const std::vector<subcommand> all{
       add_doctor(program, known),
       add_queues(program, known),
-      add_hqds(program),
+      add_hqds(program, known),
       add_role(program),
       add_suspend(program, known),
       add_resume(program),

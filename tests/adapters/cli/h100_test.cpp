@@ -292,6 +292,16 @@ TEST_F(SluiceOnH100, NamesMissingRightsWhereItDoesNotSeeAProgram) {
   EXPECT_THAT(run({"doctor"}).out, ContainsRegex("ok +discovery: "));
 }
 
+// Symptom: it named a file of the driver kfd, which does not exist here.
+TEST_F(SluiceOnH100, HasNoListOfHardwareQueues) {
+  const auto shown = run({"hqds"}, false);
+  EXPECT_EQ(shown.code, 1);
+  EXPECT_EQ(shown.out, "");
+  EXPECT_EQ(shown.err,
+            "sluice: the driver nvidia has no list of hardware queues; run 'sluice queues' for the "
+            "queues of processes\n");
+}
+
 TEST_F(SluiceOnH100, RescuesNothingInTheWrongPlace) {
   const auto absent = run({"rescue"});
   EXPECT_EQ(absent.code, 1);
