@@ -55,14 +55,6 @@ std::uint64_t sum(const std::map<gpu_id, std::uint64_t>& of) {
   return all;
 }
 
-std::uint64_t used_vram(const node_view& node, gpu_id gpu) {
-  std::uint64_t used = 0;
-  for (const auto& process : node.processes)
-    if (const auto found = process.vram.find(gpu); found != process.vram.end())
-      used += found->second;
-  return used;
-}
-
 std::string gpu_line(const gpu_description& gpu) {
   std::string line = fmt::format("GPU {}: gpu_id {}", gpu.ordinal, number(gpu.id));
   const auto add = [&](const std::string& text) {
@@ -192,7 +184,7 @@ std::vector<std::string> memory_warnings(const node_view& before, const node_vie
   constexpr double nearly_all = 0.9;
   std::vector<std::string> warnings;
   for (const auto& gpu : now.gpus) {
-    const std::uint64_t used = used_vram(now, gpu.id);
+    const std::uint64_t used = now.used_vram(gpu.id).value_or(0);
     if (!gpu.vram || static_cast<double>(used) < nearly_all * static_cast<double>(*gpu.vram))
       continue;
     warnings.push_back(fmt::format(
@@ -314,7 +306,7 @@ json::value queues_json(const node_view& node, const about_processes& known,
         {"name", gpu.name},
         {"pci", gpu.pci},
         {"vram_bytes", or_null(gpu.vram)},
-        {"vram_used_bytes", used_vram(node, gpu.id)},
+        {"vram_used_bytes", or_null(node.used_vram(gpu.id))},
     };
     for (const auto& each : gpu.facts)
       std::visit([&](const auto& value) { shown[each.key] = value; }, each.value);

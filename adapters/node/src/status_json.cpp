@@ -188,11 +188,7 @@ json::object gpu_json(const gpu_picture& gpu, const queue_count& queues, const h
   made["ordinal"] = nullptr;
   made["pci"] = nullptr;
   if (memory != nullptr) {
-    std::uint64_t sum = 0;
-    for (const auto& process : memory->processes)
-      if (const auto found = process.vram.find(gpu.id); found != process.vram.end())
-        sum += found->second;
-    used = sum;
+    if (const auto bytes = memory->used_vram(gpu.id)) used = *bytes;
     if (const auto* const board = memory->find(gpu.id)) {
       if (board->vram) total = *board->vram;
       made["ordinal"] = board->ordinal;

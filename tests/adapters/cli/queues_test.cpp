@@ -205,6 +205,7 @@ TEST(QueuesJson, HasWhatIsUnknownAsNull) {
   EXPECT_EQ(value.at("version").as_int64(), 1);
   EXPECT_EQ(value.at("warnings").at(0).as_string(), "beware");
   EXPECT_TRUE(value.at("gpus").at(1).at("vram_bytes").is_null());
+  EXPECT_EQ(value.at("gpus").at(1).at("vram_used_bytes").to_number<int>(), 10);
   EXPECT_EQ(value.at("gpus").at(1).at("unique_id"), "0xdef");
   EXPECT_EQ(value.at("gpus").at(1).at("gfx_target_version").to_number<int>(), 90402);
   const auto& train = value.at("processes").at(1);
@@ -217,6 +218,13 @@ TEST(QueuesJson, HasWhatIsUnknownAsNull) {
   EXPECT_TRUE(train.at("held_by").is_null());
   EXPECT_EQ(train.at("role").as_string(), "offline");
   EXPECT_EQ(train.at("user").as_string(), "root");
+
+  // Symptom: 0 bytes on a driver that shows no sizes of memory.
+  auto node = two_gpus();
+  for (auto& each : node.processes) each.vram.clear();
+  const auto unknown = queues_json(node, {}, {});
+  EXPECT_EQ(unknown.at("gpus").at(0).at("vram_used_bytes").to_number<int>(), 0);
+  EXPECT_TRUE(unknown.at("gpus").at(1).at("vram_used_bytes").is_null());
 }
 
 }  // namespace

@@ -121,6 +121,17 @@ TEST_F(ControlDesk, ShowsTheNodeToEverybody) {
   EXPECT_GT(gpu.at("gained_ms").as_double(), 9000);
 }
 
+// Symptom: 0 bytes on a driver that shows no sizes of memory.
+TEST_F(ControlDesk, ShowsUsedMemoryOnlyWhereTheDriverDoes) {
+  const gpu_id second{7};
+  node_.shown.gpus.push_back({.id = second});
+  node_view_.gpus = {{.id = gpu_one}, {.id = second, .vram = 1000}};
+  node_view_.processes.push_back({.pid = trainer_pid});
+  const auto gpus = ask(R"({"version":1,"ask":"status"})").at("gpus").as_array();
+  EXPECT_TRUE(gpus.at(0).at("vram_used_bytes").is_null());
+  EXPECT_EQ(gpus.at(1).at("vram_used_bytes"), 0);
+}
+
 TEST_F(ControlDesk, SaysWhyAProcessIsHeld) {
   journal_.policy("fixed_timeslice");
   journal_.client("llama");

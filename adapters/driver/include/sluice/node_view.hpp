@@ -70,6 +70,16 @@ struct node_view {
       if (each.id == id) return &each;
     return nullptr;
   }
+  /// Returns the bytes of memory that processes use on the GPU. Empty: the driver shows neither the
+  /// memory of a process there nor the size of the GPU's memory.
+  std::optional<std::uint64_t> used_vram(gpu_id id) const noexcept {
+    std::optional<std::uint64_t> used;
+    if (const auto* const gpu = find(id); gpu != nullptr && gpu->vram) used = 0;
+    for (const auto& each : processes)
+      if (const auto on = each.vram.find(id); on != each.vram.end())
+        used = used.value_or(0) + on->second;
+    return used;
+  }
 };
 
 /// Of process_description::tracer: "pid 15754 (strace)"; empty: it is gone.
