@@ -92,6 +92,11 @@ std::string signed_span(char sign, double ms) {
 
 std::string share_text(double share) { return fmt::format("{:.0f}%", share * 100); }
 
+/// "-" where the number is unknown.
+std::string number_text(const json::object& in, std::string_view key) {
+  return has(in, key) ? std::to_string(count_of(in, key)) : "-";
+}
+
 std::string dash_if_zero(std::uint64_t value) { return value == 0 ? "-" : std::to_string(value); }
 
 /// "12:00:01.123" here.
@@ -182,7 +187,9 @@ int role_rank(const json::object& group) {
 
 bool matches(const json::object& group, const std::string& filter, bool enforced) {
   // Who only has the device open, as the scheduler's own programs, is shown to who asks for it.
-  if (filter.empty()) return role_rank(group) < 2 || count_of(group, "compute_queues") != 0;
+  if (filter.empty())
+    return role_rank(group) < 2 || !has(group, "compute_queues") ||
+           count_of(group, "compute_queues") != 0;
   const auto holds = [&](const std::string& text) { return text.find(filter) != text.npos; };
   if (group_name(group) == filter || holds(text_of(group, "name")) ||
       holds(text_of(group, "role")) || holds(state_of(group, enforced)))
@@ -420,9 +427,9 @@ std::string gpu_table(const json::object& status, gpu_columns which, std::size_t
         std::to_string(count_of(gpu, "gpu_id")),
         has(gpu, "pci") ? text_of(gpu, "pci") : "-",
         dash_if_zero(count_of(gpu, "slots")),
-        std::to_string(count_of(gpu, "online_queues")),
-        std::to_string(count_of(gpu, "offline_queues")),
-        std::to_string(count_of(gpu, "suspended_queues")),
+        number_text(gpu, "online_queues"),
+        number_text(gpu, "offline_queues"),
+        number_text(gpu, "suspended_queues"),
         flag_of(gpu, "breaker_open") ? "BREAKER"
         : flag_of(gpu, "busy")       ? "online"
                                      : "free",
@@ -476,8 +483,10 @@ std::string group_table(const json::object& status, const std::string& filter, g
                   ? span_text(now - number_of(group, "state_since_unix_ms"))
                   : "-",
               gpus_text(status, group),
-              fmt::format("{}/{}", count_of(group, "suspended_queues"),
-                          count_of(group, "compute_queues")),
+              has(group, "compute_queues")
+                  ? fmt::format("{}/{}", number_text(group, "suspended_queues"),
+                                count_of(group, "compute_queues"))
+                  : "-",
               offline ? share_text(number_of(group, "lost_share")) : "-",
               offline  ? signed_span('-', number_of(group, "lost_ms"))
               : online ? signed_span('+', number_of(group, "gained_ms"))

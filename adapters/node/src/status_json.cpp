@@ -131,11 +131,27 @@ double share(duration part, const history& past, time_point now, std::size_t pla
   return std::clamp(static_cast<double>(part.count()) / whole, 0.0, 1.0);
 }
 
+/// A number of queues.
+class queue_sum {
+ public:
+  /// \param count one of the counts of `on`.
+  void add(const queues_on_gpu& on, std::uint32_t count) {
+    known_ = known_ && (!on.unlisted || count == 0);
+    sum_ += count;
+  }
+  /// null: it is unknown, because the driver does not list some of the queues.
+  json::value number_or_null() const { return known_ ? json::value(sum_) : json::value(nullptr); }
+
+ private:
+  std::uint64_t sum_ = 0;
+  bool known_ = true;
+};
+
 struct queue_count {
-  std::uint64_t online = 0;
-  std::uint64_t offline = 0;
-  std::uint64_t suspended = 0;
-  std::uint64_t in_doubt = 0;
+  queue_sum online;
+  queue_sum offline;
+  queue_sum suspended;
+  queue_sum in_doubt;
 };
 
 std::map<gpu_id, queue_count> count_queues(const picture& seen) {
@@ -144,10 +160,10 @@ std::map<gpu_id, queue_count> count_queues(const picture& seen) {
     for (const process_picture& process : group.processes) {
       for (const queues_on_gpu& on : process.queues) {
         queue_count& here = counts[on.gpu];
-        if (process.what == role::online) here.online += on.compute;
-        if (process.what == role::offline) here.offline += on.compute;
-        here.suspended += on.suspended;
-        here.in_doubt += on.in_doubt;
+        if (process.what == role::online) here.online.add(on, on.compute);
+        if (process.what == role::offline) here.offline.add(on, on.compute);
+        here.suspended.add(on, on.suspended);
+        here.in_doubt.add(on, on.in_doubt);
       }
     }
   }
@@ -159,10 +175,10 @@ json::object gpu_json(const gpu_picture& gpu, const queue_count& queues, const h
   json::object made{
       {"gpu_id", number(gpu.id)},
       {"slots", gpu.slots == 0 ? json::value(nullptr) : json::value(gpu.slots)},
-      {"online_queues", queues.online},
-      {"offline_queues", queues.offline},
-      {"suspended_queues", queues.suspended},
-      {"in_doubt_queues", queues.in_doubt},
+      {"online_queues", queues.online.number_or_null()},
+      {"offline_queues", queues.offline.number_or_null()},
+      {"suspended_queues", queues.suspended.number_or_null()},
+      {"in_doubt_queues", queues.in_doubt.number_or_null()},
       {"not_off_queues", gpu.not_off},
       {"online_in_flight", gpu.online_in_flight},
       {"online_work", text_of(gpu.work)},
@@ -241,12 +257,19 @@ json::object process_json(const process_picture& process, const std::string& nam
   const roles::role_reason* const reason = reason_of(process, beside);
   const std::string by = blocker_of(process, beside);
   json::array queues;
-  for (const queues_on_gpu& on : process.queues)
-    queues.push_back(json::object{{"gpu_id", number(on.gpu)},
-                                  {"compute", on.compute},
-                                  {"others", on.others},
-                                  {"suspended", on.suspended},
-                                  {"in_doubt", on.in_doubt}});
+  for (const queues_on_gpu& on : process.queues) {
+    const auto count = [&on](std::uint32_t value) {
+      queue_sum sum;
+      sum.add(on, value);
+      return sum.number_or_null();
+    };
+    queues.push_back(
+        json::object{{"gpu_id", number(on.gpu)},
+                     {"compute", count(on.compute)},
+                     {"others", on.unlisted ? json::value(nullptr) : json::value(on.others)},
+                     {"suspended", count(on.suspended)},
+                     {"in_doubt", count(on.in_doubt)}});
+  }
   return {{"pid", process.pid},
           {"start_time", process.start_time},
           {"command", name},
@@ -287,16 +310,16 @@ std::vector<gpu_id> gpus_of(const group_picture& group) {
 json::object group_json(const group_picture& group, const history::loss& lost, const history& past,
                         const beside_picture& beside, const wall_moment& now) {
   const auto on = gpus_of(group);
-  std::uint64_t queues = 0;
-  std::uint64_t suspended = 0;
+  queue_sum queues;
+  queue_sum suspended;
   std::size_t places = 0;
   std::string name;
   bool one_name = true;
   json::array processes;
   for (const auto& process : group.processes) {
     for (const auto& each : process.queues) {
-      queues += each.compute;
-      suspended += each.suspended;
+      queues.add(each, each.compute);
+      suspended.add(each, each.suspended);
       if (each.compute != 0) ++places;
     }
     const std::string of_process = name_of(process, past);
@@ -334,8 +357,8 @@ json::object group_json(const group_picture& group, const history::loss& lost, c
           {"held", group.held},
           {"forced", group.forced},
           {"gpus", std::move(gpus)},
-          {"compute_queues", queues},
-          {"suspended_queues", suspended},
+          {"compute_queues", queues.number_or_null()},
+          {"suspended_queues", suspended.number_or_null()},
           {"lost_ms", ms(lost.all)},
           {"lost_share", share(lost.lately, past, now.steady, places)},
           {"gained_ms", ms(gained)},

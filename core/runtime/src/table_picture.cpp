@@ -44,7 +44,8 @@ process_picture picture_of(const process& one, time_point now) {
                            [&](const queues_on_gpu& known) { return known.gpu == each->on->id; });
     // By its id, it comes after all others.
     if (on != made.queues.end() && is_unlisted(each->driver_id)) continue;
-    if (on == made.queues.end()) on = made.queues.insert(on, {.gpu = each->on->id});
+    if (on == made.queues.end())
+      on = made.queues.insert(on, {.gpu = each->on->id, .unlisted = is_unlisted(each->driver_id)});
     ++(each->type == queue_kind::compute ? on->compute : on->others);
     if (!each->managed || each->state == queue_state::running) continue;
     ++(each->state == queue_state::suspended ? on->suspended : on->in_doubt);

@@ -361,6 +361,14 @@ TEST_F(SluiceOnH100, ShowsWhatIsSeenOfAProgramWithoutAClient) {
     serving.ask("run");
     return run({"status", "--json"}).out.find("\"online_work\":\"finished\"") != std::string::npos;
   })) << daemon->err();
+  boost::json::value gpu;
+  EXPECT_TRUE(eventually(patience, [&] {
+    gpu = boost::json::parse(run({"status", "--json"}).out).at("gpus").at(0);
+    return gpu.at("offline_queues") == 8;  // once the agent is attached
+  })) << gpu;
+  // Symptom: 1, and 0 bytes.
+  EXPECT_TRUE(gpu.at("online_queues").is_null());
+  EXPECT_TRUE(gpu.at("vram_used_bytes").is_null());
   serving.ask("launch 10000000");
   std::string why;
   EXPECT_TRUE(eventually(patience, [&] {

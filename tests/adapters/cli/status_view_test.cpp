@@ -124,6 +124,22 @@ TEST(StatusText, NamesGpusAsTheOtherCommandsDo) {
   EXPECT_THAT(text, HasSubstr("failures: 1 GPU lost\n"));
 }
 
+TEST(StatusText, ShowsUnknownNumbersOfQueuesAsADash) {
+  json::object unlisted = status();
+  auto& gpu = unlisted["gpus"].as_array()[0].as_object();
+  gpu["online_queues"] = nullptr;
+  gpu["offline_queues"] = 0;
+  gpu["suspended_queues"] = 0;
+  auto& group = unlisted["groups"].as_array()[0].as_object();
+  group["role"] = "unmatched";
+  group["compute_queues"] = nullptr;
+  group["suspended_queues"] = 0;
+  const std::string text = status_text(unlisted, 0);
+  EXPECT_THAT(text, ContainsRegex("\n  3   51110  0000:c1:00.0 +24 +- +0 +0 "));
+  EXPECT_THAT(text, ContainsRegex("\ng1 +- +77  train +held +- +3 +- +- "))
+      << "it is listed, because it uses a GPU";
+}
+
 TEST(StatusText, SaysWhetherWorkWithoutAClientIsSeen) {
   const auto lines = [](std::string_view state) {
     json::object made = status();

@@ -121,6 +121,27 @@ TEST_F(ControlDesk, ShowsTheNodeToEverybody) {
   EXPECT_GT(gpu.at("gained_ms").as_double(), 9000);
 }
 
+// Symptom: a process counted as one with one queue, on a driver that does not list its queues.
+TEST_F(ControlDesk, CountsNoQueuesThatAreNotListed) {
+  process_picture serving{.id = process_id{9}, .pid = 4243, .start_time = 78};
+  serving.what = role::online;
+  serving.queues = {{.gpu = gpu_one, .compute = 1, .unlisted = true}};
+  group_picture online{.id = group_id{9}, .what = role::online};
+  online.processes.push_back(serving);
+  node_.shown.groups.push_back(online);
+  auto status = ask(R"({"version":1,"ask":"status"})");
+  const auto& gpu = status.at("gpus").at(0);
+  EXPECT_TRUE(gpu.at("online_queues").is_null());
+  EXPECT_EQ(gpu.at("offline_queues"), 2);
+  EXPECT_EQ(gpu.at("suspended_queues"), 0) << "no queue that is not listed is suspended";
+  const auto& group = status.at("groups").at(1);
+  EXPECT_TRUE(group.at("compute_queues").is_null());
+  EXPECT_EQ(group.at("gpus"), json::array{51110}) << "it uses the GPU";
+  const auto& queues = group.at("processes").at(0).at("queues").at(0);
+  EXPECT_TRUE(queues.at("compute").is_null());
+  EXPECT_TRUE(queues.at("others").is_null());
+}
+
 // Symptom: 0 bytes on a driver that shows no sizes of memory.
 TEST_F(ControlDesk, ShowsUsedMemoryOnlyWhereTheDriverDoes) {
   const gpu_id second{7};

@@ -24,6 +24,7 @@ struct queues_on_gpu {
   std::uint32_t others = 0;     ///< Copy queues.
   std::uint32_t suspended = 0;  ///< Of all: suspended, as far as the driver has answered.
   std::uint32_t in_doubt = 0;   ///< Of all: not known to run, and not known to be suspended.
+  bool unlisted = false;        ///< `compute` is 1, and stands for queues of unknown number.
 };
 
 enum class attach_picture : std::uint8_t {
