@@ -53,6 +53,14 @@ std::vector<std::string> not_ready(const daemon_config& config) {
   if (!by_rule && roles.role_store.empty() && roles.may_claim_offline == roles::claim_grant{})
     found.push_back(
         "no rule of [roles] can make a process offline, so sluice never suspends one; add a rule");
+  const auto& driver = config.node.driver;
+  if (config.node.mode == node_mode::observe && config.node.settings.scheduler.see_unmarked &&
+      driver && !driver->survey_sees_work())
+    found.push_back(fmt::format(
+        "see_unmarked of [scheduler] has no effect: the driver {} shows the work of programs "
+        "without a client only to an agent, and mode observe has none; set mode to \"enforce\", or "
+        "use clients",
+        driver->name()));
   const auto& online = roles.may_claim_online;
   if (config.node.clients && config.node.socket_group && !online.everyone &&
       online.groups.empty() && online.cgroups.empty())

@@ -38,6 +38,7 @@ class kfd_driver final : public driver {
     return driver::set(key, value);
   }
   bool simulated() const override { return is_simulated(how_.where); }
+  bool survey_sees_work() const noexcept override { return true; }
   std::string device_key() const override { return how_.where.other_tree(); }
   std::unique_ptr<survey> make_survey(message_sink say) const override {
     return kfd::make_survey(how_.where, std::move(say));

@@ -380,6 +380,22 @@ TEST_F(SluiceOnH100, ShowsWhatIsSeenOfAProgramWithoutAClient) {
   })) << why;
 }
 
+TEST_F(SluiceOnH100, ChecksWhetherUnmarkedWorkCanBeSeen) {
+  const auto found = [&](const std::string& mode, const std::string& driver) {
+    std::ofstream{config()} << "[daemon]\nmode = \"" << mode << "\"\ndriver = \"" << driver
+                            << "\"\n[scheduler]\nsee_unmarked = true\n"
+                            << "[policy]\nname = \"fixed_timeslice\"\n";
+    const auto checked = run({"check", config()}, false);
+    EXPECT_EQ(checked.code, 0) << checked.err;
+    return checked.out;
+  };
+  EXPECT_THAT(found("observe", "nvidia"),
+              HasSubstr("not ready here: see_unmarked of [scheduler] has no effect: the driver "
+                        "nvidia shows the work"));
+  EXPECT_THAT(found("enforce", "nvidia"), Not(HasSubstr("see_unmarked")));
+  EXPECT_THAT(found("observe", "kfd"), Not(HasSubstr("see_unmarked")));
+}
+
 TEST_F(SluiceOnH100, ActsOnAnUntestedReleaseIfTheDaemonDoes) {
   const std::string proc = device_.root() + "/proc_of_another";
   std::filesystem::create_directory(proc);

@@ -81,6 +81,9 @@ class driver {
     (void)why;
     return nullptr;
   }
+  /// Whether survey::watch_work() sees the work of online programs without a client. Else only an
+  /// agent does, or no process.
+  virtual bool survey_sees_work() const noexcept { return false; }
 };
 
 }  // namespace sluice
