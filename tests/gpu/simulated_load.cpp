@@ -1,12 +1,13 @@
-// The programs of the part `gang` for a simulated device: what train_exact.py and serve.py do on
-// NVIDIA GPUs. A rank that waits for another one in a collective runs kernels meanwhile, as NCCL's
-// kernels spin.
+// Programs of some parts of nvidia.py for a simulated device: what gpu_load, train_exact.py and
+// serve.py do on NVIDIA GPUs. A rank that waits for another one in a collective runs kernels
+// meanwhile, as NCCL's kernels spin.
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -34,10 +35,12 @@ constexpr char help[] =
     "usage: simulated_load train STEPS PAGE LOSSES BOARD   (as train_exact.py)\n"
     "       simulated_load serve                           (as serve.py)\n"
     "       simulated_load serve BOARD                     (as gang_serve.py)\n"
-    "       simulated_load offline --page PAGE\n"
+    "       simulated_load offline --page PAGE [--devices A,B,...] [--streams N]   (as gpu_load)\n"
+    "       simulated_load online --seconds T                                      (as gpu_load)\n"
     "\n"
     "CUDA_VISIBLE_DEVICES is the index of the GPU (default: 0), RANK the rank of two.\n"
-    "offline runs kernels without end, and counts them in the first word of PAGE.\n";
+    "offline runs kernels without end in each stream, and counts them in PAGE.\n"
+    "Other options of gpu_load have no effect.\n";
 
 constexpr duration patience = 60s;
 constexpr std::uint64_t ranks = 2;
@@ -88,20 +91,23 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(clock::now().time_since_epoch().count());
 }
 
-/// One queue, whose kernels must each run exactly once.
-class gpu {
+std::unique_ptr<sluice::sim::nvidia_client> open_gpu(std::uint64_t index) {
+  auto client =
+      sluice::sim::nvidia_client::open({.device = {}, .gpu = static_cast<std::uint32_t>(index)});
+  if (!client) throw std::runtime_error{"cannot open the GPU: " + client.error().message()};
+  return std::move(*client);
+}
+
+/// Its kernels must each run exactly once.
+class stream {
  public:
-  gpu() {
-    auto client = sluice::sim::nvidia_client::open(
-        {.device = {}, .gpu = static_cast<std::uint32_t>(of_environment("CUDA_VISIBLE_DEVICES"))});
-    if (!client) throw std::runtime_error{"cannot open the GPU: " + client.error().message()};
-    client_ = std::move(*client);
-    auto queue = client_->create_queue({});
+  explicit stream(sluice::sim::nvidia_client& on) : slots_(on.wave_slots()) {
+    auto queue = on.create_queue({});
     if (!queue) throw std::runtime_error{"cannot make a queue: " + queue.error().message()};
     queue_ = std::move(*queue);
   }
   void run(duration length) {
-    const auto index = queue_->submit({.length = length, .waves = client_->wave_slots()});
+    const auto index = queue_->submit({.length = length, .waves = slots_});
     if (!index) throw std::runtime_error{"a kernel was refused: " + index.error().message()};
     queue_->ring();
     const auto done = queue_->wait(*index, patience);
@@ -111,8 +117,19 @@ class gpu {
   }
 
  private:
-  std::unique_ptr<sluice::sim::nvidia_client> client_;
+  std::uint32_t slots_;
   std::unique_ptr<sluice::sim::gpu_queue> queue_;
+};
+
+/// The GPU of this program.
+class gpu {
+ public:
+  void run(duration length) { stream_.run(length); }
+
+ private:
+  std::unique_ptr<sluice::sim::nvidia_client> client_ =
+      open_gpu(of_environment("CUDA_VISIBLE_DEVICES"));
+  stream stream_{*client_};
 };
 
 /// All-reduce: the sum of a value of each rank. All call it equally often.
@@ -315,16 +332,58 @@ class server {
   announcer marks_;
 };
 
-[[noreturn]] void offline(const std::string& page_path) {
-  shared_page page{page_path};
-  gpu on;
-  for (std::uint64_t made = 1;; ++made) {
-    for (; page.get(pause_wanted) != 0; std::this_thread::sleep_for(1ms)) page.set(paused, 1);
-    page.set(paused, 0);
-    on.run(1ms);
-    page.set(steps_made, made);
-    page.set(last_step, now_ns());
+std::string option(const std::vector<std::string>& words, const std::string& name,
+                   const std::string& usual) {
+  const auto found = std::find(words.begin(), words.end(), name);
+  return found == words.end() || found + 1 == words.end() ? usual : *(found + 1);
+}
+
+[[noreturn]] void offline(const std::vector<std::string>& words) {
+  shared_page page{option(words, "--page", "")};
+  const auto streams = std::stoull(option(words, "--streams", "1"));
+  std::vector<std::unique_ptr<sluice::sim::nvidia_client>> clients;
+  std::vector<std::unique_ptr<stream>> all;
+  std::istringstream devices{option(words, "--devices", "0")};
+  for (std::string device; std::getline(devices, device, ',');) {
+    clients.push_back(open_gpu(std::stoull(device)));
+    for (std::uint64_t i = 0; i < streams; ++i)
+      all.push_back(std::make_unique<stream>(*clients.back()));
   }
+  std::atomic<std::size_t> resting = 0;
+  const auto work = [&](std::size_t number) {
+    for (std::uint64_t made = 1;; ++made) {
+      if (page.get(pause_wanted) != 0) {
+        if (++resting == all.size()) page.set(paused, 1);
+        while (page.get(pause_wanted) != 0) std::this_thread::sleep_for(1ms);
+        page.set(paused, 0);
+        --resting;
+      }
+      all[number]->run(1ms);
+      page.set(number, made);
+      page.set(last_step, now_ns());
+    }
+  };
+  // What one of them throws ends the program.
+  for (std::size_t number = 1; number < all.size(); ++number) std::thread{work, number}.detach();
+  work(0);
+  rest();
+}
+
+int online(double seconds) {
+  gpu on;
+  std::vector<std::uint64_t> lengths;
+  for (const auto until = now_ns() + static_cast<std::uint64_t>(1e9 * seconds); now_ns() < until;) {
+    const auto begin = now_ns();
+    on.run(65us);
+    lengths.push_back(now_ns() - begin);
+  }
+  std::sort(lengths.begin(), lengths.end());
+  const auto us = [&](std::size_t percent) {
+    return static_cast<double>(lengths[(lengths.size() - 1) * percent / 100]) / 1e3;
+  };
+  std::cout << R"({"n": )" << lengths.size() << R"(, "p50_us": )" << us(50) << R"(, "p99_us": )"
+            << us(99) << R"(, "max_us": )" << us(100) << "}" << std::endl;
+  return 0;
 }
 
 int run(const std::vector<std::string>& words) {
@@ -336,7 +395,8 @@ int run(const std::vector<std::string>& words) {
     if (own_rank() != 0) made.follow();
     return made.lead();
   }
-  if (verb == "offline" && words.size() == 3) offline(words[2]);
+  if (verb == "offline") offline(words);
+  if (verb == "online") return online(std::stod(option(words, "--seconds", "1")));
   std::cerr << help;
   return verb == "--help" ? 0 : 2;
 }
