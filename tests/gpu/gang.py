@@ -33,7 +33,7 @@ HELD, HELD_GANGS_OFF = "fixed_timeslice", "fixed_timeslice, gangs off"
 POLICY = f"{serving.HOLD}\n{serving.QUANTUM}"
 MODES = (serving.Mode("alone", None, False, None), serving.Mode("beside", None, False, None),
          serving.Mode(HELD, POLICY, True, P99), serving.Mode(HELD_GANGS_OFF, POLICY, True, None))
-SPAN, BOTH_SPAN = 14, 6  # s, of a row of the server on one GPU, and of the server on both.
+SPAN, BOTH_SPAN = 10, 6  # s, of a row of the server on one GPU, and of the server on both.
 
 # apart: how long only a part of the processes was off the GPU: before all were, before all ran again, and with neither.
 Holds = collections.namedtuple("Holds", "number off again neither")
@@ -312,12 +312,37 @@ def serve_on_all(on, programs):
     try:
         measured.run()
     finally:
-        measured.show("server on both GPUs")
+        measured.show("server on both GPUs", "serving_on_all")
     holds = merged(measured.holds)
     show_holds(on, "requests on both GPUs", holds, 1)
     on.drop(server, *probe.loads)
     follower.kill()
     follower.wait()
+
+
+def write_to_held(on):
+    """A program on one GPU writes into memory of a held one on another GPU: kernels and copies."""
+    owner = on.offline("owner", streams=1, devices="1", export=1)
+    peer = nvidia.Load(on, "peer", [on.load, "peer", "--owner", owner.path, "--device", 0])
+    peer.wait_moving(3)
+    seen = []
+
+    def look():
+        seen.append((nvidia.now(), peer.counts()[:3]))
+
+    look()
+    time.sleep(1)
+    look()
+    nvidia.hold_once(on, owner, 1, look)
+    for name, first in (("before", 0), ("during", 2)):
+        (start, before), (end, after) = seen[first:first + 2]
+        rates = [(b - a) / (end - start) for a, b in zip(before[:2], after[:2])]
+        on.figure(f"gang: kernels / copies of 8 MiB into memory of another GPU's program, {name} its hold", rates, "per s")
+    peer.wait_moving(3)
+    peer.stopping = True  # What it writes last is written as a whole.
+    lost = max(abs(word - kernels) for kernels, _, word in (peer.counts()[:3] for _ in range(100)))
+    on.require("kernels that wrote into memory of a held program and were lost", max(0, lost - 1))
+    on.drop(peer, owner)
 
 
 # Faults.
@@ -433,12 +458,14 @@ def gang(on):
         on.result["outcome"] = "skipped"
         return
     programs = on.programs or Programs(on)
+    if on.programs is None:  # The simulated device has no memory that two GPUs share.
+        write_to_held(on)
     compare_training(on, programs)
     training = start_training(on, programs)
     training.wait_moving()
     serve_beside(on, programs, training)
     before = training.progress()
-    time.sleep(1)
+    time.sleep(2)
     step = 1 / serving.rate(before, training.progress())
     agents_killed(on, training, step)
     rank_stopped(on, training, step)

@@ -35,7 +35,8 @@ namespace {
 constexpr char help[] =
     "usage: gpu_load calibrate [--device N]\n"
     "       gpu_load offline --page FILE --kernel-us T --rate R [--streams N] [--devices A,B,...]\n"
-    "                        [--memory MIB]\n"
+    "                        [--memory MIB] [--export 1]\n"
+    "       gpu_load peer --page FILE --owner FILE [--device N]\n"
     "       gpu_load online --kernels N --kernel-us T --rate R --pause-us T --seconds T\n"
     "                       [--device N]\n"
     "       gpu_load serve --kernels N --kernel-us T --rate R [--device N] [--mark LIBRARY]\n"
@@ -54,7 +55,13 @@ constexpr char help[] =
     "it\n"
     "makes as many more contexts, with kernels without end, as word 20 wants, and counts them in "
     "word\n"
-    "21; word 22 makes it write to an illegal address, and word 23 makes it exit.\n"
+    "21; word 22 makes it write to an illegal address, and word 23 makes it exit. --export lets "
+    "other\n"
+    "processes write into memory of it: word 40 is 1 once the words from 32 on have its IPC "
+    "handle.\n"
+    "peer writes from its GPU into that memory of the program with the page --owner. FILE: number "
+    "of\n"
+    "kernels that have each added 1 to a word there, of copies to there, and what the word is.\n"
     "online makes requests, with pauses of half to one and a half times T between them, and "
     "prints\n"
     "their latencies.\n"
@@ -108,6 +115,8 @@ enum word : std::size_t {
   contexts = 21,
   crash_wanted = 22,
   exit_wanted = 23,
+  exported = 32,
+  is_exported = 40,
   words = 512
 };
 
@@ -166,6 +175,15 @@ __global__ void __launch_bounds__(1024)
 }
 
 __global__ void write_to(std::uint64_t* place) { *place = 1; }
+
+__global__ void add_to(volatile std::uint64_t* place, volatile std::uint64_t* page) {
+  const std::uint64_t now = *place + 1;
+  *place = now;
+  __threadfence_system();
+  page[2] = *place;
+  page[0] = page[0] + 1;
+}
+constexpr std::size_t exported_bytes = std::size_t{16} << 20U;
 
 /// How a kind of kernel fills a GPU.
 struct shape {
@@ -251,6 +269,8 @@ struct options {
   int streams = 1;
   long memory_mib = 0;
   bool damage = false;
+  bool shared = false;
+  std::string owner;
 };
 
 double number(const char* option, const char* text, double least) {
@@ -299,6 +319,10 @@ options read_options(int argc, char** argv) {
       chosen.memory_mib = static_cast<long>(number(argv[i], value, 0));
     else if (option == "--damage")
       chosen.damage = number(argv[i], value, 0) > 0;
+    else if (option == "--export")
+      chosen.shared = number(argv[i], value, 0) > 0;
+    else if (option == "--owner")
+      chosen.owner = value;
     else
       fail("unknown option %s (see --help)", argv[i]);
   }
@@ -405,6 +429,17 @@ int offline(const options& chosen) {
       all.push_back(made);
     }
   }
+  if (chosen.shared) {
+    void* memory = nullptr;
+    cudaIpcMemHandle_t handle{};
+    static_assert(sizeof handle == sizeof(std::uint64_t) * (is_exported - exported));
+    CHECK(cudaMalloc(&memory, exported_bytes));
+    CHECK(cudaMemset(memory, 0, exported_bytes));
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaIpcGetMemHandle(&handle, memory));
+    std::memcpy(const_cast<std::uint64_t*>(page) + exported, &handle, sizeof handle);
+    page[is_exported] = 1;
+  }
   cudaFuncAttributes loaded{};  // A hold could delay the load of the kernel at its launch.
   CHECK(cudaFuncGetAttributes(&loaded, write_to));
   std::thread{[&] {
@@ -437,6 +472,34 @@ int offline(const options& chosen) {
       CHECK(cudaEventRecord(end, each.in));
       ++each.launched;
     }
+  }
+}
+
+[[noreturn]] void peer(const options& chosen) {
+  constexpr int kernels = 100;
+  if (chosen.page.empty() || chosen.owner.empty()) fail("peer: --page and --owner are required");
+  volatile std::uint64_t* const page = map_page(chosen.page);
+  volatile std::uint64_t* const of_owner = map_page(chosen.owner);
+  while (of_owner[is_exported] == 0) usleep(1000);
+  cudaIpcMemHandle_t handle{};
+  std::memcpy(&handle, const_cast<std::uint64_t*>(of_owner) + exported, sizeof handle);
+  CHECK(cudaSetDevice(chosen.devices.front()));
+  void* there = nullptr;
+  CHECK(cudaIpcOpenMemHandle(&there, handle, cudaIpcMemLazyEnablePeerAccess));
+  CHECK(cudaHostRegister(const_cast<std::uint64_t*>(page), 4096, cudaHostRegisterMapped));
+  void* mapped = nullptr;
+  CHECK(cudaHostGetDevicePointer(&mapped, const_cast<std::uint64_t*>(page), 0));
+  const std::size_t half = exported_bytes / 2;
+  void* here = nullptr;
+  CHECK(cudaMalloc(&here, half));
+  for (;;) {
+    for (int i = 0; i < kernels; ++i) {
+      add_to<<<1, 1>>>(static_cast<std::uint64_t*>(there), static_cast<std::uint64_t*>(mapped));
+      CHECK(cudaGetLastError());
+    }
+    CHECK(cudaMemcpyAsync(static_cast<char*>(there) + half, here, half, cudaMemcpyDeviceToDevice));
+    CHECK(cudaDeviceSynchronize());
+    page[1] = page[1] + 1;
   }
 }
 
@@ -1046,8 +1109,8 @@ int main(int argc, char** argv) {
     std::fputs(help, stdout);
     return 0;
   }
-  const std::array<std::string, 8> known{"calibrate", "offline", "online",   "serve",
-                                         "mix",       "rest",    "checksum", "wakes"};
+  const std::array<std::string, 9> known{"calibrate", "offline", "online",   "serve", "mix",
+                                         "rest",      "peer",    "checksum", "wakes"};
   if (std::find(known.begin(), known.end(), what) == known.end()) {
     std::fputs(help, stderr);
     return 2;
@@ -1056,6 +1119,7 @@ int main(int argc, char** argv) {
   if (what == "serve") serve(chosen);
   if (what == "mix") mix(chosen);
   if (what == "rest") rest(chosen);
+  if (what == "peer") peer(chosen);
   if (what == "checksum") check_memory(chosen);
   if (what == "calibrate") return calibrate(chosen);
   if (what == "wakes") return wakes(chosen);

@@ -556,9 +556,10 @@ class Context:
     def takes_driver(self, command):
         return "--driver" in self.run(command, "--help").stdout
 
-    def offline(self, name="offline", streams=4, devices="0", memory=0, wait=True):
+    def offline(self, name="offline", streams=4, devices="0", memory=0, export=0, wait=True):
         made = Load(self, name, [self.load, "offline", "--kernel-us", KERNEL_US, "--rate", self.rates["offline"],
-                                 "--streams", streams, "--devices", devices, "--memory", memory], role="offline")
+                                 "--streams", streams, "--devices", devices, "--memory", memory, "--export", export],
+                    role="offline")
         made.streams = streams * len(devices.split(","))
         if wait:
             made.wait_moving(made.streams)
