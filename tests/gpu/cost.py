@@ -16,6 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 QUICK_CYCLES, CYCLES = 200, 1000
 # Of a client in s: a request, and the pause behind it, in which programs that are not held make progress.
 BUSY, IDLE = (0.004, 0.006), (0.008, 0.012)
+PAUSE_US = 10000  # Of a thread at rest.
 FLOOR_PAUSES_MS = (5, 10)  # The means of these.
 RATES = (10, 100)  # Suspends per second.
 # The bounds, in us where not named otherwise.
@@ -194,8 +195,11 @@ def measure_bystander(on):
 
 def cost(on):
     """duration of the driver's calls, delay before them, processor time of the agent, and what a bystander notices"""
-    wakes = on.printed(on.load, "wakes", "--seconds", 2)
+    wakes = on.printed(on.load, "wakes", "--seconds", 2, "--pause-us", PAUSE_US)
     on.figure("cost: a thread is woken late, p50 / p99", [wakes["p50"], wakes["p99"]], "us")
+    on.figure("cost: a thread at rest is woken by another one, p50 / p99", wakes["hand_over"], "us")
+    if wakes["awake"]:
+        on.figure("cost: the same with /dev/cpu_dma_latency at 0, p50 / p99", wakes["awake"], "us")
     measure_bystander(on)
     for state in ("busy", "idle"):
         for count in (1, 4):

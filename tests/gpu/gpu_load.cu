@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
@@ -42,7 +44,7 @@ constexpr char help[] =
     "       gpu_load serve --kernels N --kernel-us T --rate R [--device N] [--mark LIBRARY]\n"
     "       gpu_load mix --rate R [--device N]\n"
     "       gpu_load rest --page FILE [--device N]\n"
-    "       gpu_load wakes --seconds T\n"
+    "       gpu_load wakes --seconds T [--pause-us P]\n"
     "       gpu_load checksum --page FILE --kernel-us T [--device N] [--damage 1]\n"
     "\n"
     "calibrate prints the iterations that each kind of kernel makes in a microsecond (--rate); run "
@@ -79,8 +81,12 @@ constexpr char help[] =
     "following ones to that scheduler by libsluice_client.so.0, 'mark -' to none.\n"
     "rest makes a context, increments the generation in FILE, and then does nothing.\n"
     "wakes uses no GPU: it sleeps for 50 us over and over, and prints how late the machine wakes "
-    "it "
-    "(us).\n"
+    "it\n"
+    "(us). With --pause-us, it then wakes another thread every P microseconds and prints how long "
+    "that\n"
+    "takes (hand_over), and again while the processors may not sleep deeply (awake; null if "
+    "/dev/cpu_dma_latency\n"
+    "cannot be opened).\n"
     "checksum runs kernels without end that fill the shared memory and the registers, permute "
     "what\n"
     "is there, and compare it with what must have come of it. FILE: number of kernels, of blocks, "
@@ -1083,22 +1089,69 @@ __global__ void publish(checked* of, volatile std::uint64_t* page) {
 
 }  // namespace
 
+struct delays {
+  explicit delays(std::vector<double> all) : sorted(std::move(all)) {
+    std::sort(sorted.begin(), sorted.end());
+  }
+  double at(std::size_t percent) const { return sorted[(sorted.size() - 1) * percent / 100]; }
+  std::vector<double> sorted;
+};
+
+void nap(double us) {
+  const timespec length{0, static_cast<long>(1e3 * us)};
+  clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr);
+}
+
+/// How long another thread, which rests, takes from when it is woken until it runs.
+delays hand_over(double pause_us, double seconds) {
+  const int bell = eventfd(0, EFD_CLOEXEC);
+  if (bell < 0) fail("eventfd: %s", std::strerror(errno));
+  std::atomic<double> rung{0};
+  std::vector<double> took;
+  std::thread other{[&] {
+    for (eventfd_t count = 0; eventfd_read(bell, &count) == 0 && count == 1;)
+      took.push_back(now_us() - rung);
+  }};
+  for (const double end = now_us() + 1e6 * seconds; now_us() < end;) {
+    nap(pause_us);
+    rung = now_us();
+    eventfd_write(bell, 1);
+  }
+  nap(pause_us);
+  eventfd_write(bell, 2);
+  other.join();
+  close(bell);
+  return delays{std::move(took)};
+}
+
 int wakes(const options& chosen) {
   constexpr double nap_us = 50;
   prctl(PR_SET_TIMERSLACK, 1UL);
   std::vector<double> late;
   for (const double end = now_us() + 1e6 * chosen.seconds; now_us() < end;) {
     const double due = now_us() + nap_us;
-    const timespec nap{0, static_cast<long>(1e3 * nap_us)};
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, nullptr);
+    nap(nap_us);
     late.push_back(now_us() - due);
   }
-  std::sort(late.begin(), late.end());
-  const auto after = late.end() - std::upper_bound(late.begin(), late.end(), 100.0);
-  const auto count = static_cast<double>(late.size());
-  std::printf("{\"n\": %zu, \"p50\": %.1f, \"p99\": %.1f, \"over_100_us\": %.4f}\n", late.size(),
-              late[late.size() / 2], late[late.size() * 99 / 100],
-              100 * static_cast<double>(after) / count);
+  const delays all{std::move(late)};
+  const auto after =
+      all.sorted.end() - std::upper_bound(all.sorted.begin(), all.sorted.end(), 100.0);
+  std::printf("{\"n\": %zu, \"p50\": %.1f, \"p99\": %.1f, \"over_100_us\": %.4f", all.sorted.size(),
+              all.at(50), all.at(99),
+              100 * static_cast<double>(after) / static_cast<double>(all.sorted.size()));
+  if (chosen.pause_us > 0) {
+    const delays resting = hand_over(chosen.pause_us, chosen.seconds);
+    std::printf(", \"hand_over\": [%.1f, %.1f]", resting.at(50), resting.at(99));
+    const std::int32_t least = 0;
+    const int awake = open("/dev/cpu_dma_latency", O_WRONLY | O_CLOEXEC);  // Until it is closed.
+    if (awake >= 0 && write(awake, &least, sizeof least) == sizeof least) {
+      const delays ready = hand_over(chosen.pause_us, chosen.seconds);
+      std::printf(", \"awake\": [%.1f, %.1f]", ready.at(50), ready.at(99));
+    } else {
+      std::printf(", \"awake\": null");
+    }
+  }
+  std::printf("}\n");
   return 0;
 }
 

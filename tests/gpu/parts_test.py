@@ -192,7 +192,8 @@ LOAD = "#!" + sys.executable + "\n" + PAGE + '''
 import os, json, signal
 what, options = sys.argv[1], dict(zip(sys.argv[2::2], sys.argv[3::2]))
 if what in ("wakes", "online"):
-    print(json.dumps({"n": 100, "p50": 5, "p99": 9, "p50_us": 70, "p99_us": 90, "max_us": 99, "offline_per_us": 0}))
+    print(json.dumps({"n": 100, "p50": 5, "p99": 9, "p50_us": 70, "p99_us": 90, "max_us": 99, "offline_per_us": 0,
+                      "hand_over": [20, 40], "awake": None}))
     sys.exit()
 page = mapped(options["--page"])
 word = lambda number: struct.unpack_from("<q", page, 8 * number)[0]
