@@ -92,18 +92,20 @@ def mean_of(one, other):
             for key, pair in ((key, (one[key], other[key])) for key in ("suspend", "resume", "processor"))}
 
 
-def measure_calls(on, state, count, cycles):
-    """The calls for some programs that are busy or idle, under a daemon and by themselves."""
+def measure_calls(on, state, count, cycles, awake=False):
+    """The calls for some programs that are busy or idle, under a daemon and by themselves. awake: processors do not sleep
+    deeply."""
     if state == "busy":
         loads = [on.offline(f"busy-{number}", wait=False) for number in range(count)]
         for load in loads:
             load.wait_moving(load.streams)
     else:
         loads = [on.resting() for _ in range(count)]
-    name = f"cost: {count} {state}"
+    title = state + ", cpu_latency 0us" * awake
+    name = f"cost: {count} {title}"
     before = measure_floor(on, loads, cycles // 4)
     recording = on.scratch / "recording"
-    daemon = nvidia.Daemon(on, record=recording)
+    daemon = nvidia.Daemon(on, record=recording, cpu_latency="0us" if awake else "")
     daemon.wait_attached(*loads)
     run_marks(daemon, daemon.connect(), cycles, BUSY, IDLE)
     if state == "busy":
@@ -124,13 +126,13 @@ def measure_calls(on, state, count, cycles):
     on.figure(f"{name}: begin to the driver's call, p50 / p99", seen["to_call"], "us")
     on.figure(f"{name}: from there until all are off the GPU, p50 / p99", seen["calls"], "us")
     on.figure(f"{name}: requests for which all were suspended / requests", [len(calls.begins), cycles], "")
-    on.require(f"{count} {state}: requests for which all were suspended", len(calls.begins), 0.9 * cycles, least=True)
+    on.require(f"{count} {title}: requests for which all were suspended", len(calls.begins), 0.9 * cycles, least=True)
     if count == 1:
-        on.require(f"{state}: p50 of a suspend", quantiles(calls.suspend)[0] / floor["suspend"][0], CALL_OF_FLOOR,
+        on.require(f"{title}: p50 of a suspend", quantiles(calls.suspend)[0] / floor["suspend"][0], CALL_OF_FLOOR,
                    unit="of a bare call", fatal=False)
-        on.require(f"{state}: p50 from begin to the driver's call", seen["to_call"][0], TO_CALL, unit="us", fatal=False)
-        on.require(f"{state}: p99 from begin to decision", seen["decision"][1], TO_DECISION, unit="us", fatal=False)
-    if count == 1 and state == "busy":
+        on.require(f"{title}: p50 from begin to the driver's call", seen["to_call"][0], TO_CALL, unit="us", fatal=False)
+        on.require(f"{title}: p99 from begin to decision", seen["decision"][1], TO_DECISION, unit="us", fatal=False)
+    if count == 1 and title == "busy":
         measure_processor_time(on, loads[0], floor["processor"])
     on.drop(*loads)
 
@@ -201,6 +203,8 @@ def cost(on):
     if wakes["awake"]:
         on.figure("cost: the same with /dev/cpu_dma_latency at 0, p50 / p99", wakes["awake"], "us")
     measure_bystander(on)
+    cycles = QUICK_CYCLES if on.quick else CYCLES
     for state in ("busy", "idle"):
         for count in (1, 4):
-            measure_calls(on, state, count, QUICK_CYCLES if on.quick else CYCLES)
+            measure_calls(on, state, count, cycles)
+    measure_calls(on, "busy", 1, cycles, awake=True)

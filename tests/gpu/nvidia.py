@@ -314,7 +314,8 @@ class Load:
 class Daemon:
     """`sluice run` in mode enforce, with its files in a new directory."""
 
-    def __init__(self, context, slice_="100us", quantum=None, policy=None, scheduler="", roles="", record="", trace=""):
+    def __init__(self, context, slice_="100us", quantum=None, policy=None, scheduler="", roles="", record="", trace="",
+                 cpu_latency=""):
         self.context = context
         policy = policy or f'''name = "fixed_timeslice"
 slice = "{slice_}"
@@ -331,6 +332,7 @@ directory = "{self.directory}"
 jobs = ""
 record = "{record}"
 trace = "{trace}"
+cpu_latency = "{cpu_latency}"
 [scheduler]
 attach_after = "50ms"
 attach_at_latest = "200ms"

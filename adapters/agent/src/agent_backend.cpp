@@ -35,6 +35,7 @@ using namespace std::chrono_literals;
 
 constexpr duration least_lease = 50ms;
 constexpr duration longest_lease = 60s;
+constexpr duration longest_cpu_latency = 1s;
 constexpr duration first_pause = 100ms;
 constexpr duration longest_pause = 5s;
 /// An agent that lived this long has earned a quick replacement.
@@ -71,6 +72,11 @@ class agent_backend final : public backend {
           "invalid lease of " +
           std::to_string(std::chrono::ceil<std::chrono::milliseconds>(options_.lease).count()) +
           " ms for the agent: expected 50 ms to 60 s");
+      return errc::bad_config;
+    }
+    if (options_.cpu_latency &&
+        (*options_.cpu_latency < 0s || *options_.cpu_latency > longest_cpu_latency)) {
+      options_.say("invalid cpu_latency for the agent: expected 0 to 1 s");
       return errc::bad_config;
     }
     std::string tried;

@@ -48,6 +48,7 @@ agent_loop::agent_loop(shared_page& page, std::unique_ptr<acting_side> acting, d
       roles_(roles),
       holds_(holds),
       guardian_(std::move(own.guardian)),
+      latency_(std::move(own.latency)),
       signals_(std::move(own.signals)),
       events_(std::move(own.events)),
       timer_(std::move(own.timer)) {}
@@ -85,6 +86,7 @@ std::string_view agent_loop::run() {
       bool pushed = false;
       if (!pass_reports_on(again, pushed)) return damaged;
       if (pushed) ring_host();
+      if (latency_) latency_->set(roles_.has_targets());
       // Nothing but this process's death resumes what the driver refuses to. The host is told,
       // takes it for lost, which is the truth, and starts another.
       if (acting_->stranded())

@@ -3,6 +3,7 @@
 /// What the agent does while it lives: it hands its host's commands to the acting side and the
 /// reports back, and resumes everything and ends as soon as its host seems gone.
 
+#include "cpu_latency.hpp"
 #include "hold_record.hpp"
 #include "host_roles.hpp"
 #include "lease.hpp"
@@ -13,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "sluice/acting.hpp"
@@ -31,6 +33,7 @@ class agent_loop {
     unique_fd events{};    ///< An epoll set.
     unique_fd timer{};     ///< A timerfd of the monotonic clock.
     unique_fd guardian{};  ///< Its pidfd; none: there is no guardian.
+    std::optional<cpu_latency> latency{};  ///< Limited while there is a target.
   };
 
   /// \param roles follows what the host asks for. \param holds null: there is no guardian.
@@ -78,6 +81,7 @@ class agent_loop {
   host_roles& roles_;
   hold_record* const holds_;
   const unique_fd guardian_;
+  std::optional<cpu_latency> latency_;
   unique_fd signals_;
   unique_fd events_;
   unique_fd timer_;

@@ -26,6 +26,8 @@ constexpr std::string_view usage =
     "  --of-a-node        the host obeys 'sluice pause'; record this in the lock file\n"
     "  --lease-ms N       resume everything and exit after the host has been silent\n"
     "                     for N milliseconds (default: 500)\n"
+    "  --cpu-latency-us N while a process is attached, keep processors from sleeping so\n"
+    "                     deeply that they take longer than N microseconds to wake up\n"
     "  --rescue           resume what an agent suspended that was killed together with\n"
     "                     its guardian, then exit; see 'sluice rescue'\n"
     "  --everything       with --rescue: resume all processes of the driver\n"
@@ -45,12 +47,12 @@ constexpr std::string_view usage =
   end(2);
 }
 
-std::int32_t positive(std::string_view name, std::string_view value) {
+std::int32_t number_of(std::string_view name, std::string_view value, std::int32_t least) {
   std::int32_t number = 0;
   const auto [last, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc{} || last != value.data() + value.size() || number <= 0)
+  if (error != std::errc{} || last != value.data() + value.size() || number < least)
     fail("invalid " + std::string{name} + " '" + std::string{value} +
-         "': expected a positive number");
+         "': expected a number of at least " + std::to_string(least));
   return number;
 }
 
@@ -106,14 +108,16 @@ agent_settings parse(int argc, char** argv, const acting_drivers& drivers) {
       continue;
     }
     if (name != "--driver" && name != "--set" && name != "--owner-lock" && name != "--lease-ms" &&
-        name != "--roles")
+        name != "--roles" && name != "--cpu-latency-us")
       fail("unknown argument '" + std::string{name} + "'; see --help");
     if (++index == argc) fail(std::string{name} + " needs a value; see --help");
     const std::string_view value = argv[index];
     if (name == "--driver") chosen.choice.driver = value;
     if (name == "--owner-lock") chosen.owner_lock = value;
     if (name == "--roles") chosen.roles = value;
-    if (name == "--lease-ms") chosen.lease = std::chrono::milliseconds{positive(name, value)};
+    if (name == "--lease-ms") chosen.lease = std::chrono::milliseconds{number_of(name, value, 1)};
+    if (name == "--cpu-latency-us")
+      chosen.cpu_latency = std::chrono::microseconds{number_of(name, value, 0)};
     if (name == "--set") {
       const std::size_t at = value.find('=');
       if (at == value.npos) fail("invalid --set '" + std::string{value} + "': expected KEY=VALUE");

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,7 @@ struct agent_settings {
   bool rescue = false;
   bool everything = false;  ///< Of a rescue.
   duration lease = std::chrono::milliseconds{500};
+  std::optional<duration> cpu_latency{};
 };
 
 /// Ends the process where the command line is wrong (2), or asks for help or the version (0).

@@ -48,6 +48,11 @@ class host_roles {
       too_many_ = true;
   }
 
+  /// Whether the host manages a process, or asked for it.
+  bool has_targets() const {
+    const std::scoped_lock held{mutex_};
+    return !offline_.empty();
+  }
   bool is_offline(pid_t pid, std::uint64_t start_time) const {
     const std::scoped_lock held{mutex_};
     return std::ranges::any_of(offline_, [&](const auto& each) {

@@ -139,6 +139,13 @@ error_code spawn(const std::string& program, const agent_options& options,
     arguments.push_back(options.roles.c_str());
   }
   if (options.of_a_node) arguments.push_back("--of-a-node");
+  std::string latency;
+  if (options.cpu_latency) {
+    latency =
+        std::to_string(std::chrono::floor<std::chrono::microseconds>(*options.cpu_latency).count());
+    arguments.push_back("--cpu-latency-us");
+    arguments.push_back(latency.c_str());
+  }
   arguments.push_back(nullptr);
   std::vector<char*> environment = agent_environment();
   pid_t child = 0;

@@ -387,6 +387,16 @@ class starting {
     };
     auto opened = driver_->open(host);
     if (!opened) return opened.error();
+    if (chosen_.cpu_latency) {
+      auto latency = cpu_latency::open(*chosen_.cpu_latency);
+      if (latency)
+        own_.latency = std::move(*latency);
+      else
+        tell(
+            "cannot limit how long processors take to wake up, because the agent cannot open "
+            "/dev/cpu_dma_latency for writing: " +
+            latency.error().message());
+    }
     // All that needs more than to act is done: what was to be opened is open, and every thread is
     // still to come.
     confinement rights = driver_->needs(confined::agent);

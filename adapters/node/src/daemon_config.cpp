@@ -75,6 +75,7 @@ class daemon_reader {
     if (name_ == "metrics_file") return file(node.observing.metrics_file);
     if (name_ == "trace") return file(node.observing.trace);
     if (name_ == "agent") return text(node.agent_path);
+    if (name_ == "cpu_latency") return latency(node.cpu_latency);
     if (name_ == "driver") return driver(into_.driver);
     if (name_ == "log_level") return word(into_.log_level, levels);
     if (name_ == "log_levels") return parts();
@@ -225,6 +226,20 @@ class daemon_reader {
           fmt::format("must be a duration in quotes with a unit, {} to {}, such as \"10min\", or "
                       "\"0s\" for no interval",
                       to_text(shortest_interval), to_text(longest_interval)));
+    return true;
+  }
+
+  bool latency(std::optional<duration>& into) {
+    const auto given = node_->value_exact<std::string>();
+    const auto value = given ? parse_duration(*given) : std::nullopt;
+    if (value && *value >= 0s && *value <= 1s)
+      into = value;
+    else if (given && given->empty())
+      into.reset();
+    else
+      wrong(
+          "must be a duration in quotes with a unit, 0 to 1 s, such as \"0us\", or \"\" for no "
+          "limit");
     return true;
   }
 
@@ -411,6 +426,7 @@ std::string daemon_config::fixed_differences(const daemon_config& other) const {
   look("metrics_file", node.observing.metrics_file, other.node.observing.metrics_file);
   look("trace", node.observing.trace, other.node.observing.trace);
   look("agent", node.agent_path, other.node.agent_path);
+  look("cpu_latency", node.cpu_latency, other.node.cpu_latency);
   if (!node.driver || !other.node.driver) return found;
   look("driver", node.driver->name(), other.node.driver->name());
   if (node.driver->name() != other.node.driver->name()) return found;

@@ -48,6 +48,7 @@ std::unique_ptr<backend> make_backend(const node_options& options, const node_wi
   agent::agent_options with;
   with.driver = options.driver->acting();
   with.agent_path = options.agent_path;
+  with.cpu_latency = options.cpu_latency;
   with.owner_lock = options.files.owner();
   with.of_a_node = true;
   with.say = wishes.say;

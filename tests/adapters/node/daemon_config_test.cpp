@@ -154,7 +154,7 @@ TEST_F(DaemonConfig, ReadsItsTable) {
       "record = \"/tmp/r\"\njobs = \"/tmp/j\"\n"
       "metrics = \"127.0.0.1:9464\"\nmetrics_file = \"/tmp/m\"\ntrace = \"/tmp/t\"\nmode = "
       "\"enforce\"\ndirectory = "
-      "\"/tmp/x/\"\nagent = \"/opt/agent\"\n"
+      "\"/tmp/x/\"\nagent = \"/opt/agent\"\ncpu_latency = \"5us\"\n"
       "driver = \"kfd\"\nlog_level = \"error\"\n"
       "log_levels = { attach = \"warning\", node = \"info\" }\n"
       "statistics_interval = \"0s\"\n[policy]\nname = \"slo\"\nrequest.p99 = \"200ms\"\n"
@@ -164,6 +164,7 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(config->node.files.owner(), "/tmp/x/owner");
   EXPECT_EQ(config->node.files.disabled(), "/tmp/x/disabled");
   EXPECT_EQ(config->node.agent_path, "/opt/agent");
+  EXPECT_EQ(config->node.cpu_latency, 5us);
   EXPECT_EQ(config->driver, "kfd");
   ASSERT_NE(config->node.driver, nullptr);
   EXPECT_EQ(config->node.driver->acting().settings.at("batch_commands"), "false");
@@ -190,7 +191,7 @@ TEST_F(DaemonConfig, ReadsItsTable) {
   EXPECT_EQ(
       config->fixed_differences(*load_daemon_config("", known_, list_, problems_)),
       "mode, directory, clients, socket_group, control, control_group, record, jobs, metrics, "
-      "metrics_file, trace, agent, kfd.batch_commands, kfd.criu_pause");
+      "metrics_file, trace, agent, cpu_latency, kfd.batch_commands, kfd.criu_pause");
   // It makes policies from what was read, whatever becomes of the file.
   std::filesystem::remove(path_);
   EXPECT_EQ(config->node.settings.make_policy()->name(),
@@ -285,6 +286,13 @@ TEST_F(DaemonConfig, BoundsWhatWouldNotWork) {
                                   "1s to 24h, such as \"10min\", or \"0s\" for no interval"));
   EXPECT_TRUE(load("[daemon]\ndirectory = \"/" + std::string(85, 'd') +
                    "\"\nstatistics_interval = \"1s\"\n"));
+  for (const auto* const wrong : {"\"2s\"", "\"-1us\"", "0"}) {
+    EXPECT_FALSE(load("[daemon]\ncpu_latency = " + std::string{wrong} + "\n"));
+    EXPECT_THAT(problems_, ElementsAre(StartsWith(at(2) + "cpu_latency must be a duration")));
+  }
+  const auto config = load("[daemon]\ncpu_latency = \"\"\n");
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->node.cpu_latency, std::nullopt);
 }
 
 TEST_F(DaemonConfig, SaysWhatTheMachineDoesNotHave) {

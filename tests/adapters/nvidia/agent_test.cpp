@@ -6,6 +6,7 @@
 #include "family.hpp"
 #include "gpu_program.hpp"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -148,6 +149,31 @@ TEST_F(NvidiaAgent, SuspendsWhatTheSurveyFinds) {
   ASSERT_TRUE(suspend(loop)) << said();
   loop->stop();
   EXPECT_TRUE(runs_again()) << said();
+}
+
+TEST_F(NvidiaAgent, LimitsTheLatencyOfProcessorsWhileAProcessIsAttached) {
+  const unique_fd device{::open("/dev/cpu_dma_latency", O_RDONLY | O_CLOEXEC)};
+  if (!device) GTEST_SKIP() << "this machine has no /dev/cpu_dma_latency";
+  const auto limit_us = [&] {
+    std::int32_t value = -1;
+    return ::pread(device.get(), &value, sizeof value, 0) == sizeof value ? value : -1;
+  };
+  if (limit_us() == 0) GTEST_SKIP() << "another program limits it";
+  auto with = options();
+  with.cpu_latency = 0us;
+  backend_loop loop{agent::make_agent_backend(with)};
+  ASSERT_TRUE(loop.start()) << said();
+  EXPECT_GT(limit_us(), 0);
+  ASSERT_TRUE(attach(loop, program_)) << said();
+  EXPECT_TRUE(loop.until([&] { return limit_us() == 0; }, patience)) << said();
+  ASSERT_TRUE(loop->detach(target_id));
+  EXPECT_TRUE(loop.until([&] { return limit_us() > 0; }, patience));
+  // Also if the agent is killed.
+  ASSERT_TRUE(attach(loop, program_)) << said();
+  EXPECT_TRUE(loop.until([&] { return limit_us() == 0; }, patience));
+  ASSERT_EQ(::kill(agent_pid(), SIGKILL), 0);
+  EXPECT_TRUE(eventually(patience, [&] { return limit_us() > 0; }));
+  loop->stop();
 }
 
 // The host starts another agent only when it turns.

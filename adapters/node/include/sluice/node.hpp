@@ -104,6 +104,7 @@ struct node_options {
   observing_options observing{};
   /// As agent::agent_options.
   std::string agent_path{};
+  std::optional<duration> cpu_latency{};
   /// Makes the loop that the scheduler runs on, each time this program becomes the owner. Empty: a
   /// loop and a thread of the node's own. For a host's io_context:
   /// `[&context] { return make_reactor(context); }` (sluice/asio.hpp).

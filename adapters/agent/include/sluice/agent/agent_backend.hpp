@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "sluice/acting.hpp"
@@ -39,6 +40,11 @@ struct agent_options {
   /// How long the agent goes on without tick() before it resumes everything and ends, and how long
   /// tick() goes on without the agent's heartbeat before it kills the agent. 50 ms to 60 s.
   duration lease = std::chrono::milliseconds{500};
+  /// While a process is attached, processors do not sleep so deeply that they take longer than this
+  /// to wake up: sluice reacts sooner, and processors that have nothing to do take more power. 0 to
+  /// 1 s, in whole microseconds. Needs the right to write /dev/cpu_dma_latency. Empty: as the
+  /// system has it.
+  std::optional<duration> cpu_latency{};
   message_sink say = messages_to_stderr();
   /// Called on the reactor thread when an agent died and none can replace it, because another
   /// program owns the node by now. The backend goes on trying.
