@@ -26,7 +26,7 @@ bool was_freed(const rm_status& why) { return why.is(uapi::NV_ERR_OBJECT_NOT_FOU
 }  // namespace
 
 void client_objects::look(const stop_function& stops) {
-  if (looked_) drop_freed(stops);
+  drop_freed(stops);
   const std::uint32_t gap = looked_ ? later_gap : first_gap;
   std::uint32_t missed = 0;
   const uapi::NvHandle end = std::min(next_ + most_questions, last_object);

@@ -97,14 +97,18 @@ result<std::vector<queue_info>> nvidia_target::refresh() {
   const bool is_behind_suspend = std::exchange(is_behind_suspend_, false);
   const bool is_early = is_behind_suspend && clock::now() - looked_ < least_between_looks;
   if (is_early) ticks_ = look_every;  // The next tick looks.
-  if (is_early || ticks_++ % look_every != 0) {
-    (void)find_sharers(is_early ? age_at_look : age_at_tick);
-    if (acts() && !sharers_are_offline()) return errc::not_managed;
-    return queues_;
-  }
+  if (is_early || ticks_++ % look_every != 0)
+    return known_queues(is_early ? age_at_look : age_at_tick);
   auto queues = read();
   if (!refused_.empty()) host_.say(refused_ + "; sluice does not suspend it any more");
   return queues;
+}
+
+/// Without a look at the process, only at who shares its clients.
+result<std::vector<queue_info>> nvidia_target::known_queues(duration age) {
+  (void)find_sharers(age);
+  if (acts() && !sharers_are_offline()) return errc::not_managed;
+  return queues_;
 }
 
 result<std::vector<queue_info>> nvidia_target::read() {
@@ -120,7 +124,8 @@ result<std::vector<queue_info>> nvidia_target::read() {
   forget_gone();
   if (is_stopped) {
     ticks_ = look_every;  // The next tick looks.
-    return queues_;
+    if (clients_->is_searching() && !arm(timer_, rest_in_search)) return last_system_error();
+    return known_queues(age_at_tick);
   }
   looked_ = clock::now();
   if (clients_->is_searching()) {

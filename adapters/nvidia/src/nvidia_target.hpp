@@ -61,6 +61,7 @@ class nvidia_target final : public agent::lane_target {
 
   /// What open() and refresh() have in common.
   result<std::vector<queue_info>> read();
+  result<std::vector<queue_info>> known_queues(duration age);
   /// \param age as for user_list::now(). \return false if they cannot be listed now.
   bool find_sharers(duration age);
   bool sharers_are_offline();

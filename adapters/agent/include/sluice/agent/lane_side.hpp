@@ -35,7 +35,8 @@ class lane_target {
   lane_target& operator=(const lane_target&) = delete;
 
   /// Called once, before open(). While `has_order` returns true, an act() waits: refresh() may then
-  /// return early with what it knows, and go on the next time.
+  /// return early with what it knows, and go on the next time. It is called on the target's thread,
+  /// and is valid for the target's life.
   virtual void yield_to(std::function<bool()> has_order) { (void)has_order; }
   /// Begins. \return its queues, which all run; queue_info::target need not be set.
   [[nodiscard]] virtual result<std::vector<queue_info>> open() = 0;
