@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -74,20 +75,28 @@ bool is_released(const process_identity& target, const std::string& store) {
   return stored && stored->released.contains(target);
 }
 
+/// Whether the user wants the command to end: its signals are blocked, and read later.
+bool is_interrupted() {
+  sigset_t pending;
+  sigemptyset(&pending);
+  ::sigpending(&pending);
+  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+}
+
 /// Why a scheduler is in the way: one sentence. Empty: none is. If the process is released, waits
 /// until the scheduler has detached from it, or until the deadline.
 std::string why_managed(const process_identity& target, const node_files& files,
                         time_point deadline) {
   using kind = node_lock::kind;
-  const auto owner = node_lock::look(files.owner());
-  if (!owner || !*owner || (*owner)->ended || (*owner)->what == kind::observing) return {};
-  const std::string who = printable((*owner)->words);
-  const bool obeys = (*owner)->what == kind::node;
-  if (obeys && paused_why(files)) return {};
   const pid_t pid = target.pid;
   const std::string pause = "'sluice pause" + directory_words(files) + "'";
   control_link link{files};
   for (;;) {
+    const auto owner = node_lock::look(files.owner());
+    if (!owner || !*owner || (*owner)->ended || (*owner)->what == kind::observing) return {};
+    const std::string who = printable((*owner)->words);
+    const bool obeys = (*owner)->what == kind::node;
+    if (obeys && paused_why(files)) return {};
     control_failure failed;
     const auto status = link.ask({{"ask", "status"}}, failed);
     if (!status)
@@ -108,7 +117,7 @@ std::string why_managed(const process_identity& target, const node_files& files,
           "process alone, or {} first",
           pid, who, pid, usual ? "" : " --store " + printable(store), pause);
     }
-    if (clock::now() >= deadline)
+    if (clock::now() >= deadline || is_interrupted())
       return fmt::format(
           "process {} is released, but {} has not detached from it yet; run {} first", pid, who,
           pause);
@@ -153,7 +162,9 @@ class agent_holder final : public queue_holder, private backend_listener {
     // The driver lets several hold a process, and the first that resumes it would end all holds.
     if (const auto other = ask_holder(list_holders(), pid, "status", other_holder_look))
       return {EBUSY, fmt::format("process {} is already held by process {}", pid, other->holder)};
-    if (auto why = why_managed({pid, *start}, files_, deadline); !why.empty())
+    // The rest of the time is for the attach.
+    const time_point detached_by = clock::now() + (deadline - clock::now()) / 2;
+    if (auto why = why_managed({pid, *start}, files_, detached_by); !why.empty())
       return {EBUSY, std::move(why)};
     std::unique_lock lock{mutex_};
     if (auto no = start_agent()) return no;

@@ -57,9 +57,9 @@ std::vector<std::string> not_ready(const daemon_config& config) {
   if (config.node.mode == node_mode::observe && config.node.settings.scheduler.see_unmarked &&
       driver && !driver->survey_sees_work())
     found.push_back(fmt::format(
-        "see_unmarked of [scheduler] has no effect: the driver {} shows the work of programs "
-        "without a client only to an agent, and mode observe has none; set mode to \"enforce\", or "
-        "use clients",
+        "see_unmarked of [scheduler] has no effect: with the driver {}, the work of programs "
+        "without "
+        "a client cannot be seen in mode observe; set mode to \"enforce\", or use clients",
         driver->name()));
   const auto& online = roles.may_claim_online;
   if (config.node.clients && config.node.socket_group && !online.everyone &&

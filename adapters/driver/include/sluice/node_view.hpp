@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -70,14 +71,17 @@ struct node_view {
       if (each.id == id) return &each;
     return nullptr;
   }
-  /// Returns the bytes of memory that processes use on the GPU. Empty: the driver shows neither the
-  /// memory of a process there nor the size of the GPU's memory.
+  /// Returns the bytes of memory that processes use on the GPU. Empty: the driver does not show
+  /// that of a process with queues there; or neither that of any process nor the size of the GPU's.
   std::optional<std::uint64_t> used_vram(gpu_id id) const noexcept {
     std::optional<std::uint64_t> used;
     if (const auto* const gpu = find(id); gpu != nullptr && gpu->vram) used = 0;
-    for (const auto& each : processes)
+    for (const auto& each : processes) {
       if (const auto on = each.vram.find(id); on != each.vram.end())
         used = used.value_or(0) + on->second;
+      else if (std::ranges::any_of(each.queues, [&](const auto& queue) { return queue.gpu == id; }))
+        return {};
+    }
     return used;
   }
 };
