@@ -1,14 +1,14 @@
-"""The part `gang` of nvidia.py: a training over two GPUs is held as one, and a server over two GPUs frees both. Times of
-a recording are nanoseconds."""
+"""The parts `gang` and `gang-serving` of nvidia.py: a training over two GPUs is held as one, and a server over two GPUs
+frees both. Times of a recording are nanoseconds."""
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
 import random
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -29,11 +29,12 @@ P99, APART_P99, LONGEST_APART = 1.05, 1, 2
 GANGS_ON, GANGS_OFF = 'gangs = ["ranks"]', "gangs = []"
 # s after which an agent is killed behind a begin: until the ranks are off their GPUs.
 KILLED_AFTER = (0, 0.0015)
+KILLS = 4  # Of one daemon.
 HELD, HELD_GANGS_OFF = "fixed_timeslice", "fixed_timeslice, gangs off"
 POLICY = f"{serving.HOLD}\n{serving.QUANTUM}"
 MODES = (serving.Mode("alone", None, False, None), serving.Mode("beside", None, False, None),
          serving.Mode(HELD, POLICY, True, P99), serving.Mode(HELD_GANGS_OFF, POLICY, True, None))
-SPAN, BOTH_SPAN = 10, 6  # s, of a row of the server on one GPU, and of the server on both.
+SPAN, BOTH_SPAN = 10, 8  # s, of a row of the server on one GPU, and of the server on both.
 
 # apart: how long only a part of the processes was off the GPU: before all were, before all ran again, and with neither.
 Holds = collections.namedtuple("Holds", "number off again neither")
@@ -46,10 +47,11 @@ def multicast_left_on():
 
 def read_holds(lines, pids):
     """When some, but not all, of these processes were held, by a recording."""
-    numbers, changes = {}, []
+    numbers, changes, last = {}, [], "{}"
     for line in lines:
         if not line.endswith("\n"):
             break
+        last = line
         if '"is":"attach"' in line:
             entry = json.loads(line)
             numbers[entry["process"]] = entry["pid"]
@@ -75,6 +77,8 @@ def read_holds(lines, pids):
             since = None
         elif since is None:
             since, from_all = at, before > 0
+    if since is not None:  # Until the end of the recording.
+        found.neither.append((json.loads(last).get("t", since) - since) / seeing.US)
     return found._replace(number=found.number[0])
 
 
@@ -85,18 +89,18 @@ def merged(holds):
 
 def show_holds(on, name, holds, least):
     """Records how far apart the processes were held and resumed, and the bounds of that."""
-    if not holds.off or not holds.again:
-        raise nvidia.Failure(f"{name}: {holds.number} holds of all {RANKS} processes")
-    on.figure(f"gang: {name}, from the first off its GPU to the last, p50 / p99 / max",
-              [seeing.quantile(holds.off, 0.5), seeing.quantile(holds.off, 0.99), max(holds.off)], "us")
-    on.figure(f"gang: {name}, from the first again on its GPU to the last, p50 / p99 / max",
-              [seeing.quantile(holds.again, 0.5), seeing.quantile(holds.again, 0.99), max(holds.again)], "us")
     on.require(f"{name}: holds", holds.number, least, least=True)
+    if not holds.off or not holds.again:
+        return
+    on.figure(f"{on.part}: {name}, from the first off its GPU to the last, p50 / p99 / max",
+              [seeing.quantile(holds.off, 0.5), seeing.quantile(holds.off, 0.99), max(holds.off)], "us")
+    on.figure(f"{on.part}: {name}, from the first again on its GPU to the last, p50 / p99 / max",
+              [seeing.quantile(holds.again, 0.5), seeing.quantile(holds.again, 0.99), max(holds.again)], "us")
     on.require(f"{name}: p99 from the first off its GPU to the last", seeing.quantile(holds.off, 0.99) / 1e3, APART_P99,
                unit="ms", fatal=False)
     on.require(f"{name}: longest time with only one held", max(holds.off + holds.again + holds.neither) / 1e3,
                LONGEST_APART, unit="ms", fatal=False)
-    on.figure(f"gang: {name}, holds that ended before all were off", [len(holds.neither)], "")
+    on.figure(f"{on.part}: {name}, holds that ended before all were off", [len(holds.neither)], "")
 
 
 class Programs:
@@ -113,7 +117,9 @@ class Programs:
         self.after_board = [on.library]
 
     def offline(self, gpu):
-        return self.on.offline(f"offline-gpu{gpu}", streams=1, devices=str(gpu))
+        made = self.on.offline(f"offline-gpu{gpu}", streams=1, devices=str(gpu))
+        made.per_step = nvidia.KERNEL_US * self.on.rates["offline"]
+        return made
 
     def environments(self):
         """Of the ranks of a new gang."""
@@ -125,7 +131,7 @@ class Programs:
 
 
 class Gang:
-    """What serving.Measurement and a daemon need of several Loads that are one program. A board is a page of all."""
+    """What serving.Measurement and a daemon need of several Loads that count as one program."""
 
     def __init__(self, name, loads):
         self.name, self.loads = name, loads
@@ -180,14 +186,10 @@ def start_training(on, programs, steps=0):
         for rank, environment in enumerate(programs.environments())])
 
 
-def gpus_of(on, gang):
-    """The driver's number of each rank's GPU."""
+def gpus_of(on):
+    """The driver's numbers of the GPUs, in the order of CUDA's (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
     seen = json.loads(on.run("queues", "--driver", on.driver, "--json").stdout)
-    of = {each["pid"]: {queue["gpu_id"] for queue in each["queues"]} for each in seen["processes"]}
-    gpus = [of.get(load.pid, set()) for load in gang.loads]
-    if any(len(each) != 1 for each in gpus) or len(set().union(*gpus)) != len(gpus):
-        raise nvidia.Failure(f"the ranks do not use one GPU each: {gpus}")
-    return [next(iter(each)) for each in gpus]
+    return [each["gpu_id"] for each in sorted(seen["gpus"], key=lambda each: each["pci"])]
 
 
 # What a training computes.
@@ -218,10 +220,7 @@ def train(on, programs, held):
         with open(recording, encoding="utf-8") as file:
             holds = read_holds(file, training.pids)
         show_holds(on, f"{steps} steps of training", holds, least)
-    bits = [(pathlib.Path(load.losses[0]).read_bytes()[:4 * steps], load.word(nvidia.BITS)) for load in training.loads]
-    values = struct.unpack(f"<{steps}f", bits[0][0])
-    if not all(value - value == 0 for value in values) or len(set(values)) < steps // 2:
-        raise nvidia.Failure(f"the losses are not those of a training: {values[0]:g} to {values[-1]:g}")
+    bits = [(lossless.losses_of(load, steps), load.word(nvidia.BITS)) for load in training.loads]
     on.drop(*training.loads)
     on.figure(f"gang: {steps} steps of training {'under holds' if held else 'alone'}", [took], "s")
     return bits
@@ -229,10 +228,17 @@ def train(on, programs, held):
 
 def compare_training(on, programs):
     alone, held = train(on, programs, False), train(on, programs, True)
-    differ = sum(a != b for (one, _), (other, _) in zip(alone, held)
-                 for a, b in zip(struct.iter_unpack("<I", one), struct.iter_unpack("<I", other)))
-    on.require("losses that differ from those of a run alone", differ)
-    on.require("ranks of which the parameters differ", sum(one[1] != other[1] for one, other in zip(alone, held)))
+    differ = differences(alone, held)
+    if differ != (0, 0) and differences(alone, train(on, programs, False)) != (0, 0):
+        raise nvidia.Failure("the training is not deterministic: two runs alone differ")
+    on.require("losses that differ from those of a run alone", differ[0])
+    on.require("ranks of which the parameters differ", differ[1])
+
+
+def differences(one, other):
+    """Number of losses that differ, and of ranks of which the parameters do."""
+    pairs = list(zip(one, other))
+    return sum(a != b for (x, _), (y, _) in pairs for a, b in zip(x, y)), sum(x != y for (_, x), (_, y) in pairs)
 
 
 # Requests beside it.
@@ -277,7 +283,7 @@ class Requests(serving.Measurement):
 def serve_beside(on, programs, training):
     training.pause()
     server = nvidia.Server(on, "serve-gpu0", programs.serve,
-                           environment={"CUDA_VISIBLE_DEVICES": "0", "SLUICE_CLIENT_GPUS": str(gpus_of(on, training)[0])})
+                           environment={"CUDA_VISIBLE_DEVICES": "0", "SLUICE_CLIENT_GPUS": str(gpus_of(on)[0])})
     training.go_on()
     measured = Requests(on, server, training, MODES, programs.quick_span if on.quick else SPAN, on.out / "gang-trace.json")
     try:
@@ -289,33 +295,29 @@ def serve_beside(on, programs, training):
     on.drop(server)
 
 
-class Both(Gang):
-    """Two programs that know nothing of each other."""
-
-
 def serve_on_all(on, programs):
     """The work of one rank of an online gang counts on all GPUs of the gang."""
     board = on.file("board", 4096)
     environments = programs.environments()
     command = [*programs.serve_on_all, board, *programs.after_board]
-    probe = Both("offline", [programs.offline(gpu) for gpu in range(RANKS)])
-    gpus = gpus_of(on, probe)
-    probe.pause()
+    offline = Gang("offline", [programs.offline(gpu) for gpu in range(RANKS)])
+    gpus = gpus_of(on)
+    offline.pause()
     follower = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=(log := on.log("rank-1")),
                                 stderr=log, preexec_fn=nvidia.die_with_parent,
                                 env={**on.environment, **environments[1], "SLUICE_TEST_ROLE": "online",
                                      "SLUICE_CLIENT_GPUS": str(gpus[1])})
     on.others.append(follower)
     server = nvidia.Server(on, "rank-0", command, environment={**environments[0], "SLUICE_CLIENT_GPUS": str(gpus[0])})
-    probe.go_on()
-    measured = Requests(on, server, probe, MODES[:3], programs.quick_span if on.quick else BOTH_SPAN)
+    offline.go_on()
+    measured = Requests(on, server, offline, MODES[:3], programs.quick_span if on.quick else BOTH_SPAN)
     try:
         measured.run()
     finally:
-        measured.show("server on both GPUs", "serving_on_all")
+        measured.show("gang-serving")
     holds = merged(measured.holds)
     show_holds(on, "requests on both GPUs", holds, 1)
-    on.drop(server, *probe.loads)
+    on.drop(server, *offline.loads)
     follower.kill()
     follower.wait()
 
@@ -337,7 +339,7 @@ def write_to_held(on):
     for name, first in (("before", 0), ("during", 2)):
         (start, before), (end, after) = seen[first:first + 2]
         rates = [(b - a) / (end - start) for a, b in zip(before[:2], after[:2])]
-        on.figure(f"gang: kernels / copies of 8 MiB into memory of another GPU's program, {name} its hold", rates, "per s")
+        on.figure(f"{on.part}: kernels / copies of 8 MiB into memory of another GPU's program, {name} its hold", rates, "per s")
     peer.wait_moving(3)
     peer.stopping = True  # What it writes last is written as a whole.
     lost = max(abs(word - kernels) for kernels, _, word in (peer.counts()[:3] for _ in range(100)))
@@ -356,34 +358,38 @@ def states(daemon, pids):
 
 def wait_running(daemon, pids, since):
     """Waits until nothing of these processes is held; returns the seconds since then."""
-    nvidia.wait_until(lambda: all(state == "running" for state in states(daemon, pids)), nvidia.PATIENCE,
+    nvidia.wait_until(lambda: (seen := states(daemon, pids)) and set(seen) == {"running"}, nvidia.PATIENCE,
                       "end of the hold")
     return nvidia.now() - since
 
 
 def agents_killed(on, training, step):
     """Agents are killed while they suspend the ranks."""
-    recording = on.scratch / "recording"
-    daemon = nvidia.Daemon(on, roles=GANGS_ON, record=recording)
-    client, agent, took, killed = daemon.connect(), None, [], []
-    for number in range(4 if on.quick else 20):
-        nvidia.wait_until(lambda: daemon.check_alive() or daemon.agent() not in (None, agent), nvidia.PATIENCE,
-                          "start of the next agent")
-        agent = daemon.agent()
-        daemon.wait_attached(*training.loads)
-        training.wait_moving()
-        before = [load.counts() for load in training.loads]
-        until = nvidia.now() + random.Random(number).uniform(*KILLED_AFTER)
-        client.begin()
-        while nvidia.now() < until:
-            pass
-        killed.append(time.monotonic_ns())
-        os.kill(agent, signal.SIGKILL)
-        client.end()
-        took.append(training.steps_after(killed[-1] / 1e9, before, "agent killed"))
-    on.drop(daemon)
-    with open(recording, encoding="utf-8") as file:
-        midst = killed_in_midst(file, killed)
+    took, killed, midst = [], [], 0
+    for series in range(1 if on.quick else 3):
+        # A daemon waits longer and longer before it starts the next agent.
+        recording = on.scratch / "recording"
+        daemon = nvidia.Daemon(on, roles=GANGS_ON, record=recording)
+        client, agent, of_daemon = daemon.connect(), None, []
+        for number in range(KILLS):
+            nvidia.wait_until(lambda: daemon.check_alive() or daemon.agent() not in (None, agent), nvidia.PATIENCE,
+                              "start of the next agent")
+            agent = daemon.agent()
+            daemon.wait_attached(*training.loads)
+            training.wait_moving()
+            before = [load.counts() for load in training.loads]
+            until = nvidia.now() + random.Random(KILLS * series + number).uniform(*KILLED_AFTER)
+            client.begin()
+            while nvidia.now() < until:
+                pass
+            of_daemon.append(time.monotonic_ns())
+            os.kill(agent, signal.SIGKILL)
+            client.end()
+            took.append(training.steps_after(of_daemon[-1] / 1e9, before, "agent killed"))
+        on.drop(daemon)
+        with open(recording, encoding="utf-8") as file:
+            midst += killed_in_midst(file, of_daemon)
+        killed += of_daemon
     on.figure("gang: agent killed, until two steps of all ranks, median / longest", nvidia.spread(took), "ms")
     on.figure("gang: agents killed / of these between the order to suspend and the last report", [len(killed), midst], "")
     on.require("agent killed, until all ranks run", 1e3 * max(0, max(took) - 2 * step), 1e3 * faults.AGAIN, unit="ms",
@@ -451,23 +457,46 @@ def rank_killed(on, training):
     on.drop(daemon, *training.loads)
 
 
+def can_run(on):
+    if len(on.gpus) >= RANKS and on.torch:
+        return True
+    on.note(f"{len(on.gpus)} GPU: not tested" if len(on.gpus) < RANKS else "without PyTorch: not tested")
+    on.result["outcome"] = "skipped"
+    return False
+
+
+def attempt(on, step, *arguments):
+    """A step that fails does not end the part."""
+    kept = [*on.loads, *on.servers, *on.daemons]
+    try:
+        step(on, *arguments)
+    except nvidia.Failure as error:
+        on.problem(f"{step.__name__.replace('_', ' ')}: {error}")
+        for each in [each for each in (*on.daemons, *on.servers, *on.loads) if each not in kept]:
+            with contextlib.suppress(nvidia.Failure):
+                on.drop(each)
+
+
 def gang(on):
-    """a training over two GPUs is held and resumed as one, and a server over two GPUs frees both"""
-    if len(on.gpus) < RANKS or not on.torch:
-        on.note(f"{len(on.gpus)} GPU: not tested" if len(on.gpus) < RANKS else "without PyTorch: not tested")
-        on.result["outcome"] = "skipped"
+    """a training over two GPUs is held and resumed as one"""
+    if not can_run(on):
         return
     programs = on.programs or Programs(on)
-    if on.programs is None:  # The simulated device has no memory that two GPUs share.
-        write_to_held(on)
-    compare_training(on, programs)
+    attempt(on, compare_training, programs)
     training = start_training(on, programs)
     training.wait_moving()
-    serve_beside(on, programs, training)
+    attempt(on, serve_beside, programs, training)
     before = training.progress()
     time.sleep(2)
     step = 1 / serving.rate(before, training.progress())
-    agents_killed(on, training, step)
-    rank_stopped(on, training, step)
-    rank_killed(on, training)
-    serve_on_all(on, programs)
+    for fault, *more in ((agents_killed, step), (rank_stopped, step), (rank_killed,)):
+        attempt(on, fault, training, *more)
+
+
+def gang_serving(on):
+    """a server over two GPUs frees both, and writes into memory of a held program on another GPU go on"""
+    if not can_run(on):
+        return
+    attempt(on, serve_on_all, on.programs or Programs(on))
+    if on.programs is None:  # The simulated device has no memory that two GPUs share.
+        attempt(on, write_to_held)

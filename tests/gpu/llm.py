@@ -164,6 +164,8 @@ class Case:
     def aim(self, load, alone):
         """Sets the targets of `slo` by a series alone."""
         first, between = (quantile(alone[key], 0.99) for key in ("first_ms", "between_ms"))
+        if first is None or between is None:
+            raise nvidia.Failure(f"{100 * load:.0f} %: the server alone made no tokens")
         self.targets[load] = f'ttft.p99 = "{1e3 * TARGET * first:.0f}us"\nitl.p99 = "{1e3 * TARGET * between:.0f}us"'
         self.on.note(f"{100 * load:.0f} %: targets of slo: {self.targets[load]}".replace("\n", ", "))
 

@@ -53,6 +53,15 @@ def calls_that_suspend(on, daemon):
     return counters["suspend_call"]["count"]
 
 
+def losses_of(load, steps):
+    """The bits of the losses of a training."""
+    losses = struct.unpack(f"<{steps}I", pathlib.Path(load.losses[0]).read_bytes()[:4 * steps])
+    values = struct.unpack(f"<{steps}f", struct.pack(f"<{steps}I", *losses))
+    if not all(value - value == 0 for value in values) or len(set(losses)) < steps // 2:
+        raise nvidia.Failure(f"the losses are not those of a training: {values[0]:g} to {values[-1]:g}")
+    return losses
+
+
 def train(on, steps, seed=None):
     """Losses and the sum of all bits of the parameters of a training, its seconds, and its suspends; with a seed under
     suspends."""
@@ -76,11 +85,7 @@ def train(on, steps, seed=None):
     if daemon:
         suspends = calls_that_suspend(on, daemon)
         on.drop(daemon)
-    losses = struct.unpack(f"<{steps}I", pathlib.Path(load.losses[0]).read_bytes()[:4 * steps])
-    values = struct.unpack(f"<{steps}f", struct.pack(f"<{steps}I", *losses))
-    if not all(value - value == 0 for value in values) or len(set(losses)) < steps // 2:
-        raise nvidia.Failure(f"the losses are not those of a training: {values[0]:g} to {values[-1]:g}")
-    seen = [f"{each:08x}" for each in losses], word(nvidia.BITS, "<q"), took, suspends
+    seen = [f"{each:08x}" for each in losses_of(load, steps)], word(nvidia.BITS, "<q"), took, suspends
     on.drop(load)
     return seen
 

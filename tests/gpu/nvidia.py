@@ -1167,11 +1167,12 @@ PARTS = {each.__name__.replace("_", "-"): each for each in (
     doctor, queues, hold, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
     lossless.lossless, lossless.checksum, accept, llm.llm,  # llm uses the profile that accept writes.
-    torch_server.torch_server, film.film, rivals.rivals, gang.gang)}
+    torch_server.torch_server, film.film, rivals.rivals, gang.gang, gang.gang_serving)}
 
 
 NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long", "lossless", "llm",
-                "torch-server", "film", "rivals", "gang"}
+                "torch-server", "film", "rivals", "gang",
+                "gang-serving"}
 
 
 class OutOfTime(BaseException):
@@ -1247,7 +1248,7 @@ def run(chosen):
     on = Context(chosen)
     on.out.mkdir(parents=True, exist_ok=True)
     on.gpus, driver = visible_gpus()
-    left_on = gang.multicast_left_on() if len(on.gpus) > 1 and "gang" in (chosen.parts or PARTS) else []
+    left_on = gang.multicast_left_on() if len(on.gpus) > 1 else []
     if left_on:
         print(f"nvidia.py: NVLink multicast may be on, which can put the GPUs of a host out of service; set {' '.join(left_on)}",
               file=sys.stderr)

@@ -20,6 +20,7 @@ import tempfile
 import time
 
 import nvidia
+from nvidia import gang
 import report as merging
 import rivals
 import seeing
@@ -179,6 +180,21 @@ def check_seeing():
     check([late[name]["late"] for name in ("begin_seen", "end_seen", "suspend")] == [1, 1, 0], f"late delays: {late}")
     rows = seeing.table([["a", "bb"], ["ccc", "d"]])
     check(rows == ["a    bb", "ccc   d"], f"table: {rows}")
+
+
+def check_gang():
+    def holds(*changes, until=20):
+        """changes: process, whether it is suspended, and when in ms."""
+        lines = [f'{{"is":"attach","process":{each},"pid":{10 * each},"t":1}}\n' for each in (1, 2, 3)]
+        lines += [json.dumps({"is": "done", "process": process, "kind": "suspend" if held else "resume",
+                              "finished": at * 1000000, "t": at * 1000000}, separators=(",", ":")) + "\n"
+                  for process, held, at in changes]
+        return gang.read_holds([*lines, f'{{"is":"end","t":{until}000000}}\n', '{"cut'], {10, 20})
+
+    seen = holds((1, 1, 2), (3, 1, 3), (2, 1, 4), (2, 0, 7), (1, 0, 8), (2, 1, 10), (2, 0, 15))
+    check(seen == (1, [2000], [1000], [5000]), f"holds: {seen}")
+    seen = holds((1, 1, 2), (2, 1, 2), (2, 0, 5))
+    check(seen == (1, [0], [], [15000]), f"one that stays held: {seen}")
 
 
 def check_serving():
@@ -489,6 +505,7 @@ def check_rivals(folder):
 
 check_seeing()
 check_serving()
+check_gang()
 for script in HERE.glob("*.py"):
     compile(script.read_text(encoding="utf-8"), script, "exec")
 for script in HERE.glob("*.sh"):

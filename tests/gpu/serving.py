@@ -341,8 +341,8 @@ class Measurement:
         return (status["statistics"]["suspend_call"]["count"],
                 sum(group["lost_ms"] for group in status["groups"] if group["role"] == "offline") / 1e3)
 
-    def show(self, title, key="serving"):
-        """What was measured, also where the part ended early. key: of the part's results."""
+    def show(self, title):
+        """What was measured, also where the part ended early."""
         rows = {}
         for load, name in ((load, mode.name) for load in self.loads for mode in self.modes):
             if self.rows.get((load, name)):
@@ -351,11 +351,11 @@ class Measurement:
                 rows[load, name] = {**summary([]), "why": self.broken[name]}
         offline = [statistics.median(self.alone), min(self.alone), max(self.alone)] if self.alone else None
         on = self.on
-        on.result[key] = {
+        on.result["serving"] = {
             "title": title, "request_us": self.server.alone_us, "offline_alone": offline,
             "offline_rounds": self.alone, "aims_us": self.aims,
             "rows": [{"load": load, "mode": name, **row} for (load, name), row in rows.items()]}
-        print("\n".join(seeing.table(report.serving_cells(on.result[key]))), flush=True)
+        print("\n".join(seeing.table(report.serving_cells(on.result["serving"]))), flush=True)
         if offline:
             on.figure(f"{title}: offline alone", offline[:1], "steps/s")
         for of, seen in self.clocks.items():

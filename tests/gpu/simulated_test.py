@@ -13,7 +13,7 @@ import nvidia
 from nvidia import faults, gang
 
 TIMES = ("ms", "of alone")
-PARTS = ("faults-long", "gang")
+PARTS = ("faults-long", "gang", "gang-serving")
 
 
 class Programs(gang.Programs):
@@ -28,6 +28,11 @@ class Programs(gang.Programs):
         self.train = [on.load, "train"]
         self.serve = self.serve_on_all = [on.load, "serve"]
         self.after_board = []
+
+    def offline(self, gpu):
+        made = super().offline(gpu)
+        made.per_step = 1  # It counts kernels.
+        return made
 
 
 faults.QUICK_CYCLES, faults.WARM_UP, faults.QUICK_HOLD = 40, 20, 2

@@ -4,7 +4,7 @@
 Trains a transformer of 400 million parameters with PyTorch on one GPU, by deterministic algorithms: equal steps give
 equal bits. Counts its steps in word 0 of PAGE (4096 bytes, words of 8), with the time of the last one (CLOCK_MONOTONIC,
 ns) in word 19, and writes the loss of each step to LOSSES (a float32 each) until that file is full. After STEPS steps it
-adds up the bits of all parameters, writes the sum and 1 to the words 24 and 25, and waits. With 0 it trains without end.
+adds up the bits of all parameters, writes the sum and 1 to the words 24 and 25, and waits. With 0 it trains without end, by steps that change no parameter.
 
 With BOARD it is a rank of a training over several GPUs, with one GPU for each rank (RANK, WORLD_SIZE, MASTER_ADDR,
 MASTER_PORT). BOARD is a page that the ranks share: the first rank writes the step before which all pause to its word 0.
@@ -73,7 +73,8 @@ if board:
     torch.distributed.init_process_group("nccl")
     model = torch.nn.parallel.DistributedDataParallel(model)
     torch.manual_seed(rank)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+# Without end, it learns nothing: a GPU gets faster as the values come near to 0.
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4 if steps else 1e-12)
 given = torch.randn(batch, length, width, device="cuda", dtype=torch.bfloat16)
 wanted = torch.randn(batch, length, width, device="cuda", dtype=torch.bfloat16)
 step = 0
