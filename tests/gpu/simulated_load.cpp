@@ -93,7 +93,7 @@ std::uint64_t now_ns() {
 
 std::unique_ptr<sluice::sim::nvidia_client> open_gpu(std::uint64_t index) {
   auto client =
-      sluice::sim::nvidia_client::open({.device = {}, .gpu = static_cast<std::uint32_t>(index)});
+      sluice::sim::nvidia_client::open({.device = {}, .gpus = {static_cast<std::uint32_t>(index)}});
   if (!client) throw std::runtime_error{"cannot open the GPU: " + client.error().message()};
   return std::move(*client);
 }

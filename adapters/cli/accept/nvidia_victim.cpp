@@ -12,7 +12,7 @@
 namespace {
 
 sluice::result<std::unique_ptr<sluice::sim::gpu_client>> open_simulated(unsigned queues) {
-  auto client = sluice::sim::nvidia_client::open({.device = {}, .gpu = 0, .channels = queues});
+  auto client = sluice::sim::nvidia_client::open({.device = {}, .gpus = {0}, .channels = queues});
   if (!client) return client.error();
   return std::unique_ptr<sluice::sim::gpu_client>{std::move(*client)};
 }

@@ -660,7 +660,7 @@ result<std::unique_ptr<gpu_client>> gpu_client::open(client_options options) {
   }
   if (!of_nvidia(device)) return open_kfd(device, std::move(options));
   for (std::uint32_t index = 0;; ++index) {
-    auto made = nvidia_client::open({.device = device, .gpu = index});
+    auto made = nvidia_client::open({.device = device, .gpus = {index}});
     if (!made && index > 0 && made.error().value() == ENOENT) return system_error(ENODEV);
     if (!made) return made.error();
     if (options.gpu == 0 || (*made)->gpu() == options.gpu)

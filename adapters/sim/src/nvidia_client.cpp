@@ -255,20 +255,21 @@ struct nvidia_client::impl {
     std::uint32_t client;
     std::uint32_t handle;
   };
-  unique_fd control_node;
-  unique_fd gpu_node;
-  std::vector<object> objects;
+  /// What shows the work of one context.
+  struct context_words {
+    mapping gpu_memory{};
+    mapping control_memory{};
+    mapping hidden_states{};
+    std::vector<channel_state> states{};  ///< Of the channels that compute.
+  };
+  unique_fd control_node{};
+  std::vector<unique_fd> gpu_nodes{};
+  std::vector<object> objects{};
   std::uint32_t root = 0;
-  std::uint32_t device = 0;
-  std::uint32_t subdevice = 0;
-  std::uint32_t gpu_id = 0;
+  std::vector<context> contexts{};
+  std::vector<context_words> words{};  ///< As many.
   std::uint32_t waves = 0;
-  std::vector<channel_group> groups;
   std::set<std::uint32_t> in_use{};  ///< Channels with queues.
-  mapping gpu_memory{};
-  mapping control_memory{};
-  mapping hidden_states{};
-  std::vector<channel_state> states{};  ///< Of the channels that compute.
 
   result<std::uint32_t> make(std::uint32_t parent, std::uint32_t cls, void* params = nullptr,
                              std::size_t size = 0) {
@@ -286,11 +287,33 @@ struct nvidia_client::impl {
     return args.hObjectNew;
   }
 
+  result<void> control(std::uint32_t on, std::uint32_t command, void* params,
+                       std::size_t size) const {
+    rmapi::NVOS54_PARAMETERS args{};
+    args.hClient = root;
+    args.hObject = on;
+    args.cmd = command;
+    args.params = address_in_memory(params);
+    args.paramsSize = static_cast<std::uint32_t>(size);
+    return rm_ioctl(control_node.get(), rmapi::NV_RM_CONTROL, args);
+  }
+
+  result<void> make_client(std::size_t gpus) {
+    rmapi::NVOS21_PARAMETERS args{};
+    args.hClass = rmapi::NV01_ROOT_CLIENT;
+    if (const auto made = rm_ioctl(control_node.get(), rmapi::NV_RM_ALLOC, args); !made)
+      return made.error();
+    root = args.hObjectNew;
+    constexpr std::size_t usual_objects = 128;
+    objects.reserve(gpus * usual_objects);
+    return {};
+  }
+
   /// \param compute whether its channels compute beside copying.
-  result<void> make_group(std::size_t channels, bool compute) {
-    const auto handle = make(device, rmapi::KEPLER_CHANNEL_GROUP_A);
+  result<void> make_group(context& of, std::size_t channels, bool compute) {
+    const auto handle = make(of.device, rmapi::KEPLER_CHANNEL_GROUP_A);
     if (!handle) return handle.error();
-    channel_group group{*handle, {}};
+    channel_group group{.handle = *handle};
     for (std::size_t i = 0; i < channels; ++i) {
       const auto channel = make(*handle, rmapi::HOPPER_CHANNEL_GPFIFO_A);
       if (!channel) return channel.error();
@@ -300,57 +323,62 @@ struct nvidia_client::impl {
       }
       if (const auto made = make(*channel, rmapi::HOPPER_DMA_COPY_A); !made) return made.error();
     }
-    groups.push_back(std::move(group));
+    of.groups.push_back(std::move(group));
     return {};
   }
 
+  result<void> make_context(std::uint32_t index, std::uint32_t computing) {
+    context one;
+    abi::NV0080_ALLOC_PARAMETERS which{};
+    which.deviceId = index;
+    const auto device = make(root, rmapi::NV01_DEVICE_0, &which, sizeof which);
+    if (!device) return device.error();
+    one.device = *device;
+    const auto subdevice = make(one.device, rmapi::NV20_SUBDEVICE_0);
+    if (!subdevice) return subdevice.error();
+    one.subdevice = *subdevice;
+    if (const auto made = make_group(one, computing, true); !made) return made.error();
+    for (int i = 0; i < 3; ++i) {
+      constexpr std::size_t copying = 4;
+      if (const auto made = make_group(one, copying, false); !made) return made.error();
+    }
+    rmapi::NV2080_CTRL_GPU_GET_ID_PARAMS id{};
+    if (const auto asked =
+            control(one.subdevice, rmapi::NV2080_CTRL_CMD_GPU_GET_ID, &id, sizeof id);
+        !asked)
+      return asked.error();
+    one.gpu = id.gpuId;
+    contexts.push_back(std::move(one));
+    return {};
+  }
+
+  /// Maps the words of the newest context.
   /// \param control_path the node nvidiactl, opened anew: a mapping must not keep the client alive.
   result<void> map_words(const std::string& control_path, bool states_elsewhere) {
     const unique_fd control{::open(control_path.c_str(), O_RDWR | O_CLOEXEC)};
     if (!control) return last_system_error();
-    const auto offset = abi::mapping_of(root);
+    const auto offset = abi::mapping_of(root, words.size());
+    context_words& to = words.emplace_back();
     const auto put_into = [](mapping& memory, result<mapping> made) -> result<void> {
       if (!made) return made.error();
       memory = std::move(*made);
       return {};
     };
-    if (const auto made = put_into(gpu_memory, map(gpu_node.get(), offset)); !made) return made;
-    if (const auto made = put_into(control_memory, map(control.get(), offset)); !made) return made;
+    if (const auto made = put_into(to.gpu_memory, map(gpu_nodes.back().get(), offset)); !made)
+      return made;
+    if (const auto made = put_into(to.control_memory, map(control.get(), offset)); !made)
+      return made;
     if (states_elsewhere) {
-      if (const auto made = put_into(hidden_states, map(-1, 0)); !made) return made;
+      if (const auto made = put_into(to.hidden_states, map(-1, 0)); !made) return made;
     }
-    const auto gpu_base = address_in_memory(gpu_memory.get());
-    const auto control_base = address_in_memory(control_memory.get());
+    const auto gpu_base = address_in_memory(to.gpu_memory.get());
+    const auto control_base = address_in_memory(to.control_memory.get());
     const auto states_base =
-        states_elsewhere ? address_in_memory(hidden_states.get()) : control_base;
-    for (std::uint64_t i = 0; i < groups.front().channels.size(); ++i) {
-      states.push_back({.words = {.userd = gpu_base + abi::userd_of(i),
-                                  .record = control_base + abi::record_of(i),
-                                  .states = states_base + abi::states_of(i)}});
-    }
-    return {};
-  }
-
-  result<void> make_all(std::uint32_t gpu, std::uint32_t computing) {
-    rmapi::NVOS21_PARAMETERS args{};
-    args.hClass = rmapi::NV01_ROOT_CLIENT;
-    if (const auto made = rm_ioctl(control_node.get(), rmapi::NV_RM_ALLOC, args); !made)
-      return made.error();
-    root = args.hObjectNew;
-    constexpr std::size_t usual_objects = 128;
-    objects.reserve(usual_objects);
-    abi::NV0080_ALLOC_PARAMETERS which{};
-    which.deviceId = gpu;
-    const auto made_device = make(root, rmapi::NV01_DEVICE_0, &which, sizeof which);
-    if (!made_device) return made_device.error();
-    device = *made_device;
-    const auto made_subdevice = make(device, rmapi::NV20_SUBDEVICE_0);
-    if (!made_subdevice) return made_subdevice.error();
-    subdevice = *made_subdevice;
-    if (const auto made = make_group(computing, true); !made) return made.error();
-    for (int i = 0; i < 3; ++i) {
-      constexpr std::size_t copying = 4;
-      if (const auto made = make_group(copying, false); !made) return made.error();
+        states_elsewhere ? address_in_memory(to.hidden_states.get()) : control_base;
+    for (std::uint64_t i = 0; i < contexts.back().groups.front().channels.size(); ++i) {
+      to.states.push_back({.words = {.userd = gpu_base + abi::userd_of(i),
+                                     .record = control_base + abi::record_of(i),
+                                     .states = states_base + abi::states_of(i)}});
     }
     return {};
   }
@@ -365,68 +393,72 @@ result<std::unique_ptr<nvidia_client>> nvidia_client::open(nvidia_client_options
     options.device = chosen != nullptr && *chosen != '\0' ? chosen : "/dev/nvidiactl";
   }
   constexpr std::uint32_t most_channels = 32;
-  if (options.channels < 1 || options.channels > most_channels) return errc::bad_config;
+  if (options.channels < 1 || options.channels > most_channels || options.gpus.empty())
+    return errc::bad_config;
   auto state = std::make_unique<impl>();
   state->control_node = unique_fd{::open(options.device.c_str(), O_RDWR | O_CLOEXEC)};
   if (!state->control_node) return last_system_error();
-  const auto folder = options.device.substr(0, options.device.rfind('/') + 1);
-  const auto node = folder + "nvidia" + std::to_string(options.gpu);
-  state->gpu_node = unique_fd{::open(node.c_str(), O_RDWR | O_CLOEXEC)};
-  if (!state->gpu_node) return last_system_error();
-  if (const auto made = state->make_all(options.gpu, options.channels); !made) return made.error();
-  if (const auto mapped = state->map_words(options.device, options.states_elsewhere); !mapped)
-    return mapped.error();
-  auto client = std::unique_ptr<nvidia_client>(new nvidia_client(std::move(state)));
-  rmapi::NV2080_CTRL_GPU_GET_ID_PARAMS id{};
-  if (const auto asked =
-          client->control(client->subdevice(), rmapi::NV2080_CTRL_CMD_GPU_GET_ID, id);
-      !asked)
-    return asked.error();
-  client->impl_->gpu_id = id.gpuId;
-  abi::gpu_info_args about{
-      .hClient = client->handle(), .hSubdevice = client->subdevice(), .waves = 0, .status = 0};
-  if (rm_ioctl(client->fd(), abi::SLUICE_SIM_GPU_INFO, about)) client->impl_->waves = about.waves;
-  return client;
+  const auto node = options.device.substr(0, options.device.rfind('/') + 1) + "nvidia";
+  for (const auto index : options.gpus) {
+    const auto path = node + std::to_string(index);
+    state->gpu_nodes.emplace_back(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!state->gpu_nodes.back()) return last_system_error();
+    if (state->root == 0) {
+      if (const auto made = state->make_client(options.gpus.size()); !made) return made.error();
+    }
+    if (const auto made = state->make_context(index, options.channels); !made) return made.error();
+    if (const auto mapped = state->map_words(options.device, options.states_elsewhere); !mapped)
+      return mapped.error();
+  }
+  abi::gpu_info_args about{.hClient = state->root,
+                           .hSubdevice = state->contexts.front().subdevice,
+                           .waves = 0,
+                           .status = 0};
+  if (rm_ioctl(state->control_node.get(), abi::SLUICE_SIM_GPU_INFO, about))
+    state->waves = about.waves;
+  return std::unique_ptr<nvidia_client>(new nvidia_client(std::move(state)));
 }
 
 int nvidia_client::fd() const noexcept { return impl_->control_node.get(); }
 std::uint32_t nvidia_client::handle() const noexcept { return impl_->root; }
-std::uint32_t nvidia_client::device() const noexcept { return impl_->device; }
-std::uint32_t nvidia_client::subdevice() const noexcept { return impl_->subdevice; }
-std::uint32_t nvidia_client::gpu() const noexcept { return impl_->gpu_id; }
+std::uint32_t nvidia_client::gpu() const noexcept { return impl_->contexts.front().gpu; }
 std::uint32_t nvidia_client::wave_slots() const noexcept { return impl_->waves; }
-const std::vector<nvidia_client::channel_group>& nvidia_client::groups() const noexcept {
-  return impl_->groups;
+const std::vector<nvidia_client::context>& nvidia_client::contexts() const noexcept {
+  return impl_->contexts;
+}
+std::vector<std::uint32_t> nvidia_client::gpus() const {
+  std::vector<std::uint32_t> all;
+  for (const context& each : contexts()) all.push_back(each.gpu);
+  return all;
 }
 
 result<void> nvidia_client::control(std::uint32_t object, std::uint32_t command, void* params,
                                     std::size_t size) {
-  rmapi::NVOS54_PARAMETERS args{};
-  args.hClient = impl_->root;
-  args.hObject = object;
-  args.cmd = command;
-  args.params = address_in_memory(params);
-  args.paramsSize = static_cast<std::uint32_t>(size);
-  return rm_ioctl(fd(), rmapi::NV_RM_CONTROL, args);
+  return impl_->control(object, command, params, size);
 }
 
 result<std::uint32_t> nvidia_client::allocate(std::uint64_t bytes) {
   abi::NV_MEMORY_ALLOCATION_PARAMS params{};
   params.size = bytes;
-  return impl_->make(impl_->device, abi::NV01_MEMORY_LOCAL_USER, &params, sizeof params);
+  return impl_->make(contexts().front().device, abi::NV01_MEMORY_LOCAL_USER, &params,
+                     sizeof params);
 }
 
 result<std::unique_ptr<gpu_queue>> nvidia_client::create_queue(queue_options options) {
   if (!std::has_single_bit(options.packets) || options.packets < 64 || options.packets > 1U << 20U)
     return errc::bad_config;
-  if (options.gpu != 0 && options.gpu != gpu()) return system_error_of(ENODEV);
-  const auto& channels = impl_->groups.front().channels;
+  const auto on = std::find_if(contexts().begin(), contexts().end(), [&](const context& each) {
+    return options.gpu == 0 || each.gpu == options.gpu;
+  });
+  if (on == contexts().end()) return system_error_of(ENODEV);
+  const auto& channels = on->groups.front().channels;
   const auto free = std::find_if(channels.begin(), channels.end(), [this](std::uint32_t channel) {
     return !impl_->in_use.contains(channel);
   });
   if (free == channels.end()) return errc::full;
+  auto& words = impl_->words[static_cast<std::size_t>(on - contexts().begin())];
   auto made = std::make_unique<channel_queue>(
-      fd(), handle(), *free, impl_->states[static_cast<std::size_t>(free - channels.begin())],
+      fd(), handle(), *free, words.states[static_cast<std::size_t>(free - channels.begin())],
       options.packets, [of = impl_.get(), channel = *free] { of->in_use.erase(channel); });
   if (const auto opened = made->open(); !opened) return opened.error();
   impl_->in_use.insert(*free);

@@ -14,12 +14,15 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <regex>
 #include <sstream>
@@ -66,15 +69,16 @@ inline void control(const simulated_device& device, const std::string& line) {
 ///
 /// open            makes a client with its objects         -> FD CLIENT GROUP CHANNEL
 /// open hidden     the same; where its kernels' states are cannot be seen -> the same
+/// open both       the same on two GPUs                    -> the same, and GROUP CHANNEL
 /// second          makes a client beside that one, in place of the last such -> CLIENT
 /// without N       opens the control device N times, and no more -> ok
 /// memory          allocates 1 GiB                         -> HANDLE
-/// context         makes a group with 2 computing channels -> GROUP CHANNEL
+/// context [GPU]   makes a group with 2 computing channels -> GROUP CHANNEL
 /// object CLASS PARENT HANDLE   makes an object; 0: as next -> HANDLE
 /// free HANDLE     frees an object                         -> ok
-/// run             runs a kernel to its end                -> ok
+/// run [GPU]       runs a kernel to its end                -> ok
 /// ballast MIB     writes so much memory, in pieces of 64 MiB -> ok
-/// launch US       submits a kernel of so many microseconds -> ok
+/// launch US [GPU] submits a kernel of so many microseconds -> ok
 /// wait            waits for the end of all kernels        -> ok
 /// close           closes the client                       -> ok
 /// move            moves the client's descriptor to another number -> ok
@@ -89,7 +93,7 @@ inline void control(const simulated_device& device, const std::string& line) {
 /// headless        ends its main thread; another one obeys -> ok
 /// exit            ends                                    -> nothing
 ///
-/// Numbers are decimal. CHANNEL is the first of the group.
+/// Numbers are decimal. CHANNEL is the first of the group. GPU is 0 (the usual one) or 1.
 class gpu_program {
  public:
   explicit gpu_program(const simulated_device& device)
@@ -150,13 +154,15 @@ class gpu_program {
       ::syscall(SYS_exit, 0);
       std::abort();
     }
-    bool open(bool hidden = false) {
-      queue_.reset();
-      auto made = sim::nvidia_client::open({.device = device_, .states_elsewhere = hidden});
+    bool open(const std::string& how = "") {
+      queues_.clear();
+      sim::nvidia_client_options options{.device = device_, .states_elsewhere = how == "hidden"};
+      if (how == "both") options.gpus = {0, 1};
+      auto made = sim::nvidia_client::open(options);
       if (!made) return false;
       client_ = std::move(*made);
       // The last channel has a copy object.
-      next_object_ = client_->groups().back().channels.back() + 2;
+      next_object_ = client_->contexts().back().groups.back().channels.back() + 2;
       return true;
     }
     std::uint32_t make(std::uint32_t parent, std::uint32_t cls, std::uint32_t handle = 0) {
@@ -176,10 +182,11 @@ class gpu_program {
       if (verb == "open") {
         std::string how;
         in >> how;
-        if (!open(how == "hidden")) return false;
-        const auto& group = client_->groups().front();
-        answer_ << client_->fd() << ' ' << client_->handle() << ' ' << group.handle << ' '
-                << group.channels.front();
+        if (!open(how)) return false;
+        answer_ << client_->fd() << ' ' << client_->handle();
+        for (const auto& each : client_->contexts())
+          answer_ << ' ' << each.groups.front().handle << ' '
+                  << each.groups.front().channels.front();
         return true;
       }
       if (verb == "second") {
@@ -245,7 +252,9 @@ class gpu_program {
         return true;
       }
       if (verb == "context") {
-        const auto group = make(client_->device(), rm::KEPLER_CHANNEL_GROUP_A);
+        std::size_t gpu = 0;
+        in >> gpu;
+        const auto group = make(client_->contexts().at(gpu).device, rm::KEPLER_CHANNEL_GROUP_A);
         const auto first = make(group, rm::HOPPER_CHANNEL_GPFIFO_A);
         const auto second = make(group, rm::HOPPER_CHANNEL_GPFIFO_A);
         answer_ << group << ' ' << first;
@@ -266,15 +275,19 @@ class gpu_program {
         in >> args.hObjectOld;
         return ::ioctl(client_->fd(), rm::NV_RM_FREE, &args) == 0 && args.status == rm::NV_OK;
       }
-      if (verb == "run") return launch(20) && queue_->wait(last_, patience).has_value();
-      if (verb == "launch") {
-        std::int64_t length = 0;
-        in >> length;
-        return launch(length);
+      if (verb == "run" || verb == "launch") {
+        std::int64_t length = 20;
+        std::size_t gpu = 0;
+        if (verb == "launch") in >> length;
+        in >> gpu;
+        return launch(length, gpu) && (verb == "launch" || ends(gpu));
       }
-      if (verb == "wait") return !queue_ || queue_->wait(last_, patience).has_value();
+      if (verb == "wait") {
+        return std::all_of(queues_.begin(), queues_.end(),
+                           [this](const auto& each) { return ends(each.first); });
+      }
       if (verb == "close") {
-        queue_.reset();
+        queues_.clear();
         client_.reset();
         return true;
       }
@@ -295,17 +308,20 @@ class gpu_program {
       if (verb == "inherit" || verb == "exec") ::execlp("sleep", "sleep", "600", nullptr);
       return false;
     }
-    bool launch(std::int64_t microseconds) {
-      if (!queue_) {
-        auto made = client_->create_queue({});
+    bool launch(std::int64_t microseconds, std::size_t gpu) {
+      auto& queue = queues_[gpu];
+      if (!queue) {
+        auto made = client_->create_queue({.gpu = client_->contexts().at(gpu).gpu});
         if (!made) return false;
-        queue_ = std::move(*made);
+        queue = std::move(*made);
       }
-      const auto index = queue_->submit({.length = std::chrono::microseconds{microseconds}});
-      if (!index) return false;
-      last_ = *index;
-      queue_->ring();
+      if (!queue->submit({.length = std::chrono::microseconds{microseconds}})) return false;
+      queue->ring();
       return true;
+    }
+    bool ends(std::size_t gpu) {
+      auto& queue = queues_.at(gpu);
+      return queue->wait(queue->submitted() - 1, patience).has_value();
     }
     /// With no other descriptor: the test's line to its parent has to end with that.
     [[noreturn]] void wait_with_client(bool as_stranger) {
@@ -324,8 +340,7 @@ class gpu_program {
     const std::string device_;
     std::unique_ptr<sim::nvidia_client> client_;
     std::unique_ptr<sim::nvidia_client> second_;
-    std::unique_ptr<sim::gpu_queue> queue_;
-    std::uint64_t last_ = 0;  ///< Of its kernels.
+    std::map<std::size_t, std::unique_ptr<sim::gpu_queue>> queues_;  ///< By GPU.
     std::uint32_t next_object_ = 0;
     int moved_ = -1;  ///< The client's descriptor, while its own number is closed.
     std::ostringstream answer_;

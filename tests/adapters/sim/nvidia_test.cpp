@@ -32,8 +32,9 @@ using namespace std::chrono_literals;
 namespace rm = nvidia::uapi;
 
 std::unique_ptr<sim::nvidia_client> open_client(const simulated_device& device,
-                                                std::uint32_t gpu = 0) {
-  auto client = sim::nvidia_client::open({.device = device.nvidia_device(), .gpu = gpu});
+                                                std::vector<std::uint32_t> gpus = {0}) {
+  auto client =
+      sim::nvidia_client::open({.device = device.nvidia_device(), .gpus = std::move(gpus)});
   if (!client) throw std::runtime_error("open: " + client.error().message());
   return std::move(*client);
 }
@@ -74,12 +75,13 @@ std::uint32_t call(int fd, std::uint32_t client, std::uint32_t object, std::uint
 std::uint32_t set_disabled(int fd, const sim::nvidia_client& whose, bool disable) {
   rm::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS params{};
   params.bDisable = disable ? 1 : 0;
-  for (const auto channel : whose.groups().front().channels) {
+  const auto& on = whose.contexts().front();
+  for (const auto channel : on.groups.front().channels) {
     params.hClientList[params.numChannels] = whose.handle();
     params.hChannelList[params.numChannels++] = channel;
   }
-  return call(fd, whose.handle(), whose.subdevice(), rm::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
-              &params, sizeof params);
+  return call(fd, whose.handle(), on.subdevice, rm::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &params,
+              sizeof params);
 }
 
 TEST(NvidiaDevice, ShowsItsGpusAsTheDriverDoes) {
@@ -90,7 +92,7 @@ TEST(NvidiaDevice, ShowsItsGpusAsTheDriverDoes) {
       << version;
   EXPECT_NE(version.find("\nGCC version:  "), std::string::npos) << version;
   for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
-    const auto client = open_client(device, gpu);
+    const auto client = open_client(device, {gpu});
     const auto id = client->gpu();
     char address[16];
     std::snprintf(address, sizeof address, "%04x:%02x:%02x.0", id >> 16U, id >> 8U & 0xffU,
@@ -141,6 +143,38 @@ TEST(NvidiaDevice, MakesTheObjectsOfLibcuda) {
       found += words[i] == client->handle() && words[i + 1] >> 20U == 0x5c0U ? 1U : 0U;
   }
   EXPECT_GE(found, classes.size());
+}
+
+TEST(NvidiaDevice, HasTheContextsOfAProgramInOneClient) {
+  const simulated_device device{{.profile = "h100", .gpus = 2}};
+  const auto client = open_client(device, {0, 1});
+  EXPECT_EQ(clients(device), 1U);
+  EXPECT_EQ(client->gpus(), (std::vector<std::uint32_t>{0x400, 0x500}));
+  ASSERT_EQ(client->contexts().size(), 2U);
+  const auto& first = client->contexts()[0];
+  const auto& second = client->contexts()[1];
+  EXPECT_GT(second.device, first.groups.back().channels.back()) << "one sequence of handles";
+  rm::NV2080_CTRL_GPU_GET_ID_PARAMS id{};
+  ASSERT_TRUE(client->control(second.subdevice, rm::NV2080_CTRL_CMD_GPU_GET_ID, id));
+  EXPECT_EQ(id.gpuId, 0x500U);
+
+  // Each runs the kernels of its queues, also while the other one is disabled.
+  const auto on_first = client->create_queue({});
+  const auto on_second = client->create_queue({.gpu = 0x500});
+  ASSERT_TRUE(on_first && on_second);
+  EXPECT_EQ((*on_first)->id(), first.groups.front().channels.front());
+  EXPECT_EQ((*on_second)->id(), second.groups.front().channels.front());
+  EXPECT_EQ(client->create_queue({.gpu = 0x600}).error().value(), ENODEV);
+  ASSERT_EQ(set_disabled(client->fd(), *client, true), rm::NV_OK);
+  EXPECT_EQ(stat(device, "held_channels"), 8);
+  for (const auto* each : {&on_first, &on_second}) {
+    ASSERT_TRUE((**each)->submit({.length = 1ms}));
+    (**each)->ring();
+  }
+  EXPECT_TRUE((*on_second)->wait(0, 60s));
+  EXPECT_EQ(stat(device, "kernels_started"), 1);
+  ASSERT_EQ(set_disabled(client->fd(), *client, false), rm::NV_OK);
+  EXPECT_TRUE((*on_first)->wait(0, 60s));
 }
 
 // The device's clock and accounts judge, so a busy machine changes nothing.

@@ -131,14 +131,15 @@ struct gpu_info_args {
 static_assert(sizeof(gpu_info_args) == 16);
 
 // ---- What shows the GPU's work in a program's memory ----
-// Places and meanings as measured on an H200 with driver 580.159.04 and CUDA 13. A client maps
-// mapping_size bytes of the GPU's node and as many of nvidiactl, at the offset mapping_of() it.
-// Channels count from 0, in the order of creation.
+// Places and meanings as measured on an H200 with driver 580.159.04 and CUDA 13. For each of its
+// contexts, a client maps mapping_size bytes of the GPU's node and as many of nvidiactl, at the
+// offset mapping_of() both. Contexts, and the channels of one, count from 0, in the order of
+// creation.
 
 inline constexpr std::uint64_t mapping_size = std::uint64_t{2} << 20U;
-constexpr std::uint64_t mapping_of(std::uint32_t client) {
-  constexpr std::uint32_t counted = 0xfffff;  // RS_CLIENT_HANDLE_MAX - 1
-  return (std::uint64_t{1} << 60U) + (client & counted) * mapping_size;
+constexpr std::uint64_t mapping_of(std::uint32_t client, std::uint64_t context = 0) {
+  constexpr std::uint64_t clients = std::uint64_t{1} << 20U;  // RS_CLIENT_HANDLE_MAX
+  return (std::uint64_t{1} << 60U) + (context * clients + client % clients) * mapping_size;
 }
 
 /// In the GPU's node: the channel's USERD, behind its ring. Of 32-bit words at these offsets, the
