@@ -20,6 +20,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "sluice/client.hpp"
@@ -91,18 +92,18 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(clock::now().time_since_epoch().count());
 }
 
-std::unique_ptr<sluice::sim::nvidia_client> open_gpu(std::uint64_t index) {
-  auto client =
-      sluice::sim::nvidia_client::open({.device = {}, .gpus = {static_cast<std::uint32_t>(index)}});
-  if (!client) throw std::runtime_error{"cannot open the GPU: " + client.error().message()};
+std::unique_ptr<sluice::sim::nvidia_client> open_gpus(std::vector<std::uint32_t> indices) {
+  auto client = sluice::sim::nvidia_client::open({.device = {}, .gpus = std::move(indices)});
+  if (!client) throw std::runtime_error{"cannot open the GPUs: " + client.error().message()};
   return std::move(*client);
 }
 
 /// Its kernels must each run exactly once.
 class stream {
  public:
-  explicit stream(sluice::sim::nvidia_client& on) : slots_(on.wave_slots()) {
-    auto queue = on.create_queue({});
+  /// \param gpu the driver's gpu_id; 0: the first GPU.
+  explicit stream(sluice::sim::nvidia_client& on, std::uint32_t gpu = 0) : slots_(on.wave_slots()) {
+    auto queue = on.create_queue({.gpu = gpu});
     if (!queue) throw std::runtime_error{"cannot make a queue: " + queue.error().message()};
     queue_ = std::move(*queue);
   }
@@ -128,7 +129,7 @@ class gpu {
 
  private:
   std::unique_ptr<sluice::sim::nvidia_client> client_ =
-      open_gpu(of_environment("CUDA_VISIBLE_DEVICES"));
+      open_gpus({static_cast<std::uint32_t>(of_environment("CUDA_VISIBLE_DEVICES"))});
   stream stream_{*client_};
 };
 
@@ -341,14 +342,15 @@ std::string option(const std::vector<std::string>& words, const std::string& nam
 [[noreturn]] void offline(const std::vector<std::string>& words) {
   shared_page page{option(words, "--page", "")};
   const auto streams = std::stoull(option(words, "--streams", "1"));
-  std::vector<std::unique_ptr<sluice::sim::nvidia_client>> clients;
-  std::vector<std::unique_ptr<stream>> all;
+  std::vector<std::uint32_t> indices;
   std::istringstream devices{option(words, "--devices", "0")};
-  for (std::string device; std::getline(devices, device, ',');) {
-    clients.push_back(open_gpu(std::stoull(device)));
+  for (std::string device; std::getline(devices, device, ',');)
+    indices.push_back(static_cast<std::uint32_t>(std::stoul(device)));
+  const auto client = open_gpus(std::move(indices));
+  std::vector<std::unique_ptr<stream>> all;
+  for (const auto gpu : client->gpus())
     for (std::uint64_t i = 0; i < streams; ++i)
-      all.push_back(std::make_unique<stream>(*clients.back()));
-  }
+      all.push_back(std::make_unique<stream>(*client, gpu));
   std::atomic<std::size_t> resting = 0;
   const auto work = [&](std::size_t number) {
     for (std::uint64_t made = 1;; ++made) {
