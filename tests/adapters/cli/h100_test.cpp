@@ -6,8 +6,11 @@
 #include "gpu_program.hpp"
 #include "simulated_device.hpp"
 
+#include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <regex>
 #include <string>
@@ -36,7 +39,9 @@ struct finished {
 
 class SluiceOnH100 : public testing::Test {
  protected:
-  SluiceOnH100() { program_.ask("open"); }
+  explicit SluiceOnH100(std::uint32_t gpus = 1) : device_{{.profile = "h100", .gpus = gpus}} {
+    program_.ask(gpus == 1 ? "open" : "open both");
+  }
 
   std::string directory() const { return device_.root() + "/run"; }
   std::string pid() const { return std::to_string(program_.pid()); }
@@ -99,7 +104,7 @@ class SluiceOnH100 : public testing::Test {
            held_channels(device_) == 8;
   }
 
-  simulated_device device_{fast_h100()};
+  simulated_device device_;
   gpu_program program_{device_};
   std::vector<std::string> environment_;  ///< Put before the device's.
 };
@@ -422,6 +427,53 @@ TEST_F(SluiceOnH100, ActsOnAnUntestedReleaseIfTheDaemonDoes) {
   EXPECT_EQ(held.code, 0) << held.err;
   EXPECT_THAT(held.out, HasSubstr("process " + pid() + " runs again"));
   EXPECT_TRUE(std::filesystem::exists(directory() + "/owner.1")) << "in the daemon's directory";
+}
+
+/// The program has one client for two GPUs, as a CUDA program has.
+class SluiceOnTwoH100 : public SluiceOnH100 {
+ protected:
+  SluiceOnTwoH100() : SluiceOnH100(2) {}
+  /// How many of the program's queues are suspended, by gpu_id. -1: it has others than 20 there.
+  std::map<std::int64_t, int> suspended_by_gpu() const {
+    const auto shown = boost::json::parse(run({"queues", "--json"}).out);
+    std::map<std::int64_t, int> queues;
+    std::map<std::int64_t, int> suspended;
+    for (const auto& each : shown.at("processes").at(0).at("queues").as_array()) {
+      const auto gpu = each.at("gpu_id").as_int64();
+      ++queues[gpu];
+      suspended[gpu] += each.at("suspended") == true ? 1 : 0;
+    }
+    for (const auto& [gpu, count] : queues)
+      if (count != 20) suspended[gpu] = -1;
+    return suspended;
+  }
+};
+
+TEST_F(SluiceOnTwoH100, SuspendsAProgramOnBothGpus) {
+  using by_gpu = std::map<std::int64_t, int>;
+  EXPECT_EQ(suspended_by_gpu(), (by_gpu{{0x400, 0}, {0x500, 0}}));
+  const auto holder = start({"suspend", pid()});
+  ASSERT_TRUE(holder->says("held by process")) << holder->err();
+  EXPECT_EQ(held_channels(device_), 16);
+  EXPECT_EQ(suspended_by_gpu(), (by_gpu{{0x400, 8}, {0x500, 8}}));
+  program_.ask("launch 20 0");
+  program_.ask("launch 20 1");
+  EXPECT_EQ(run({"resume", pid()}).code, 0);
+  EXPECT_EQ(holder->ends(), 0);
+  EXPECT_EQ(held_channels(device_), 0);
+  program_.ask("wait");
+}
+
+TEST_F(SluiceOnTwoH100, HasADaemonThatSuspendsAProgramOnBothGpus) {
+  configure();
+  const auto daemon = start({"run", "--config", config()}, false);
+  EXPECT_TRUE(eventually(patience, [&] { return held_channels(device_) == 16; })) << daemon->err();
+  EXPECT_TRUE(eventually(patience, [&] {
+    return suspended_by_gpu() == std::map<std::int64_t, int>{{0x400, 8}, {0x500, 8}};
+  }));
+  daemon->signal(SIGTERM);
+  EXPECT_EQ(daemon->ends(), 0);
+  EXPECT_EQ(held_channels(device_), 0);
 }
 
 }  // namespace

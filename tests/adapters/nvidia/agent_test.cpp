@@ -51,7 +51,9 @@ constexpr duration long_lease = 20s;
 
 class NvidiaAgent : public testing::Test {
  protected:
-  NvidiaAgent() { opened_ = program_.ask("open"); }
+  explicit NvidiaAgent(std::uint32_t gpus = 1) : device_{{.profile = "h100", .gpus = gpus}} {
+    opened_ = program_.ask(gpus == 1 ? "open" : "open both");
+  }
 
   std::unique_ptr<driver> make_driver() const {
     return nvidia::make_driver(
@@ -75,27 +77,30 @@ class NvidiaAgent : public testing::Test {
   pid_t agent_pid() const { return test::agent_of(owner_lock()); }
   std::uint32_t group() const { return opened_.at(2); }
 
-  static bool attach(backend_loop& loop, const gpu_program& to, process_id id = target_id) {
+  static bool attach(backend_loop& loop, const gpu_program& to, process_id id = target_id,
+                     std::size_t channels = 20) {
     if (!loop->attach(id, to.pid(), to.start_time())) return false;
-    return loop.until([&] { return loop.queues[id].size() == 20; }, patience);
+    return loop.until([&] { return loop.queues[id].size() == channels; }, patience);
   }
-  static batch batch_of(const backend_loop& loop, command_kind what, process_id id = target_id) {
+  static batch batch_of(const backend_loop& loop, command_kind what, process_id id = target_id,
+                        gpu_id on = gpu) {
     static std::uint64_t last = 1000;
     batch work;
     work.id = ++last;
     work.target = id;
-    work.gpu = gpu;
+    work.gpu = on;
     work.kind = what;
     // Channels that a lost agent reported are reported again by the next one.
     std::set<driver_queue_id> computing;
     for (const queue_info& each : loop.added)
-      if (each.target == id && each.type == queue_kind::compute) computing.insert(each.id);
+      if (each.target == id && each.gpu == on && each.type == queue_kind::compute)
+        computing.insert(each.id);
     for (const driver_queue_id each : computing) work.queues[work.count++] = each;
     return work;
   }
-  /// All 8 computing channels.
-  static bool act(backend_loop& loop, command_kind what, process_id id) {
-    const batch work = batch_of(loop, what, id);
+  /// All 8 computing channels of a GPU.
+  static bool act(backend_loop& loop, command_kind what, process_id id, gpu_id on = gpu) {
+    const batch work = batch_of(loop, what, id, on);
     if (work.count != 8 || !loop->submit(work)) return false;
     if (!loop.until([&] { return loop.results.contains(work.id); }, patience)) return false;
     const batch_result& answer = loop.results.at(work.id);
@@ -106,9 +111,9 @@ class NvidiaAgent : public testing::Test {
     return act(loop, command_kind::suspend, id);
   }
   static bool resume(backend_loop& loop) { return act(loop, command_kind::resume, target_id); }
-  static bool shorten(backend_loop& loop) {
+  static bool shorten(backend_loop& loop, gpu_id on = gpu) {
     loop.quanta.clear();
-    if (!loop->set_quantum(target_id, gpu, 100us)) return false;
+    if (!loop->set_quantum(target_id, on, 100us)) return false;
     return loop.until([&] { return loop.quanta.contains(target_id); }, patience) &&
            !loop.quanta[target_id];
   }
@@ -120,7 +125,7 @@ class NvidiaAgent : public testing::Test {
     return free;
   }
 
-  test::simulated_device device_{test::fast_h100()};
+  test::simulated_device device_;
   gpu_program program_{device_};
   std::vector<std::uint32_t> opened_;
   std::mutex mutex_;
@@ -302,6 +307,63 @@ TEST_F(NvidiaAgent, LetsGoOfTargetsThatEndWhileItIsStopped) {
       << device_.stats();
   EXPECT_LE(clock::now() - stopped, lease + 1s + slack);
   program_.ask("run");
+}
+
+/// A program that has one client for two GPUs, as a CUDA program has.
+class NvidiaAgentOnTwoGpus : public NvidiaAgent {
+ protected:
+  NvidiaAgentOnTwoGpus() : NvidiaAgent(2) {}
+  static constexpr gpu_id second{0x500};
+  std::uint32_t second_group() const { return opened_.at(4); }
+  bool both_run_again() {
+    const bool free =
+        eventually(patience, [&] { return slice_of(device_, second_group()) == usual_slice; });
+    if (!runs_again() || !free) return false;
+    program_.ask("run 1");
+    return true;
+  }
+};
+
+TEST_F(NvidiaAgentOnTwoGpus, SuspendsEachGpuByItself) {
+  const auto survey = make_driver()->make_survey([](std::string_view) {});
+  EXPECT_EQ(survey->gpus().size(), 2U);
+  std::vector<pid_t> pids;
+  ASSERT_TRUE(survey->list_processes(pids));
+  ASSERT_THAT(pids, testing::Contains(program_.pid()));
+  std::vector<surveyed_queue> listed;
+  const auto process = survey->open({program_.pid(), program_.start_time()});
+  ASSERT_TRUE(process && process->list_queues(listed));
+  std::set<gpu_id> on;
+  for (const surveyed_queue& each : listed) on.insert(each.gpu);
+  EXPECT_EQ(on, (std::set{gpu, second}));
+
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start()) << said();
+  ASSERT_TRUE(attach(loop, program_, target_id, 40)) << said();
+  ASSERT_TRUE(suspend(loop)) << said();
+  EXPECT_EQ(held_channels(device_), 8);
+  program_.ask("run 1");
+  ASSERT_TRUE(act(loop, command_kind::suspend, target_id, second)) << said();
+  EXPECT_EQ(held_channels(device_), 16);
+  ASSERT_TRUE(resume(loop)) << said();
+  EXPECT_EQ(held_channels(device_), 8);
+  program_.ask("run 0");
+  ASSERT_TRUE(shorten(loop, second)) << said();
+  EXPECT_EQ(slice_of(device_, group()), usual_slice);
+  EXPECT_EQ(slice_of(device_, second_group()), 100);
+  loop->stop();
+  EXPECT_TRUE(both_run_again()) << said();
+}
+
+TEST_F(NvidiaAgentOnTwoGpus, IsFollowedByItsGuardianWhenItIsKilled) {
+  backend_loop loop{agent::make_agent_backend(options())};
+  ASSERT_TRUE(loop.start());
+  ASSERT_TRUE(attach(loop, program_, target_id, 40));
+  for (const gpu_id each : {gpu, second})
+    ASSERT_TRUE(shorten(loop, each) && act(loop, command_kind::suspend, target_id, each)) << said();
+  EXPECT_EQ(held_channels(device_), 16);
+  ::kill(agent_pid(), SIGKILL);
+  EXPECT_TRUE(both_run_again()) << said();
 }
 
 /// Three targets in the midst of a batch: of two of them a call is under way, or waits for it.

@@ -81,14 +81,16 @@ class managed {
   }
   /// Once, as a lane does.
   result<void> tick() { return keep(target_.refresh()); }
+  /// From now on, the GPU of what is below; else the first one.
+  void choose(gpu_id gpu) { gpu_ = gpu; }
   std::vector<driver_queue_id> of_kind(queue_kind type) const {
     std::vector<driver_queue_id> ids;
     for (const queue_info& each : queues_)
-      if (each.type == type) ids.push_back(each.id);
+      if (each.type == type && each.gpu == gpu_) ids.push_back(each.id);
     return ids;
   }
   std::vector<driver_queue_id> computing() const { return of_kind(queue_kind::compute); }
-  gpu_id gpu() const { return queues_.at(0).gpu; }
+  gpu_id gpu() const { return gpu_; }
 
   std::vector<outcome> act(command_kind what, const std::vector<driver_queue_id>& ids) {
     std::vector<outcome> outcomes(
@@ -108,7 +110,7 @@ class managed {
   result<void> keep(result<std::vector<queue_info>> listed) {
     if (!listed) return listed.error();
     queues_ = std::move(*listed);
-    if (!queues_.empty()) gpu_ = queues_.front().gpu;
+    if (gpu_ == gpu_id::none && !queues_.empty()) gpu_ = queues_.front().gpu;
     return {};
   }
 
@@ -592,6 +594,128 @@ TEST_F(NvidiaTarget, ShortensNoTimeSliceOfAProcessThatIsOnline) {
     EXPECT_TRUE(target->close());
     EXPECT_EQ(slice_of(device_, group), usual_slice);
   }
+}
+
+/// A process that has one client for two GPUs, as a CUDA process has.
+class NvidiaTargetOnTwoGpus : public testing::Test {
+ protected:
+  NvidiaTargetOnTwoGpus() { opened_ = program_.ask("open both"); }
+  void SetUp() override { ASSERT_TRUE(target_.open()) << target_.said(); }
+  void suspend_both() {
+    for (const gpu_id each : gpus) {
+      target_.choose(each);
+      EXPECT_THAT(target_.suspend(target_.computing()), Each(outcome::done));
+    }
+    EXPECT_EQ(held_channels(device_), 16);
+  }
+  std::int64_t slice_on(std::size_t gpu) const { return slice_of(device_, opened_[2 + 2 * gpu]); }
+
+  static constexpr std::array gpus{gpu_id{0x400}, gpu_id{0x500}};
+  test::simulated_device device_{{.profile = "h100", .gpus = 2}};
+  gpu_program program_{device_};
+  std::vector<std::uint32_t> opened_;
+  managed target_{device_, program_.pid()};
+};
+
+TEST_F(NvidiaTargetOnTwoGpus, RunsOnOneWhileItIsSuspendedOnTheOther) {
+  for (std::size_t held = 0; held < 2; ++held) {
+    target_.choose(gpus[held]);
+    const auto computing = target_.computing();
+    EXPECT_EQ(computing.size(), 8U);
+    EXPECT_EQ(computing.front(), driver_queue_id{opened_[3 + 2 * held]});
+    EXPECT_EQ(target_.of_kind(queue_kind::copy).size(), 12U);
+    EXPECT_THAT(target_.suspend(computing), Each(outcome::done));
+    EXPECT_EQ(held_channels(device_), 8);
+    const auto before = stat_of(device_, "kernels_started");
+    program_.ask("launch 20 " + std::to_string(held));
+    program_.ask("run " + std::to_string(1 - held));
+    EXPECT_EQ(stat_of(device_, "kernels_started"), before + 1);
+    // Channels of the other GPU are not this one's.
+    target_.choose(gpus[1 - held]);
+    EXPECT_THAT(target_.resume(computing), Each(outcome::done));
+    EXPECT_EQ(held_channels(device_), 8);
+    target_.choose(gpus[held]);
+    EXPECT_THAT(target_.resume(computing), Each(outcome::done));
+    EXPECT_EQ(held_channels(device_), 0);
+    program_.ask("wait");
+  }
+  suspend_both();
+  EXPECT_TRUE(target_->close());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTargetOnTwoGpus, HasItsTimeSliceShortenedOnOneOfThem) {
+  ASSERT_TRUE(target_->set_quantum(gpus[1], 100us));
+  EXPECT_EQ(slice_on(0), usual_slice);
+  EXPECT_EQ(slice_on(1), 100);
+  const auto elsewhere = program_.ask("context 0").at(0);
+  const auto there = program_.ask("context 1").at(0);
+  ASSERT_TRUE(target_.refresh());
+  EXPECT_EQ(slice_of(device_, elsewhere), usual_slice);
+  EXPECT_EQ(slice_of(device_, there), 100);
+  ASSERT_TRUE(target_->set_quantum(gpus[0], 50us));
+  ASSERT_TRUE(target_->set_quantum(gpus[1], 0us));
+  EXPECT_EQ(slice_on(0), 50);
+  EXPECT_EQ(slice_on(1), usual_slice);
+  EXPECT_EQ(slice_of(device_, there), usual_slice);
+  EXPECT_TRUE(target_->close());
+  EXPECT_EQ(slice_on(0), usual_slice);
+  EXPECT_EQ(slice_of(device_, elsewhere), usual_slice);
+}
+
+TEST_F(NvidiaTargetOnTwoGpus, IsSuspendedInAContextThatItMakesThere) {
+  suspend_both();
+  const auto made = program_.ask("context 1");
+  ASSERT_TRUE(target_.refresh());
+  target_.choose(gpus[0]);
+  EXPECT_EQ(target_.computing().size(), 8U);
+  target_.choose(gpus[1]);
+  const auto now = target_.computing();
+  ASSERT_EQ(now.size(), 10U);
+  EXPECT_THAT(now, testing::Contains(driver_queue_id{made[1]}));
+  EXPECT_THAT(target_.suspend(now), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 18);
+  EXPECT_TRUE(target_->close());
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+TEST_F(NvidiaTargetOnTwoGpus, IsReleasedByWhatWasRecorded) {
+  for (const gpu_id each : gpus) ASSERT_TRUE(target_->set_quantum(each, 100us));
+  suspend_both();
+  const auto held = parse_held_process(target_->record());
+  ASSERT_TRUE(held);
+  const auto device = device_file::at(device_.nvidia_device());
+  // Not closed, as when the agent is killed.
+  ASSERT_TRUE(release_process(program_.pid(), *device, *held));
+  EXPECT_EQ(held_channels(device_), 0);
+  EXPECT_EQ(slice_on(0), usual_slice);
+  EXPECT_EQ(slice_on(1), usual_slice);
+}
+
+TEST_F(NvidiaTargetOnTwoGpus, IsReleasedWithoutARecord) {
+  suspend_both();
+  const auto device = device_file::at(device_.nvidia_device());
+  ASSERT_TRUE(release_everything_of(program_.pid(), *device));
+  EXPECT_EQ(held_channels(device_), 0);
+}
+
+// What the driver refuses for one GPU leaves the other one alone.
+TEST_F(NvidiaTargetOnTwoGpus, IsResumedOnOneWhereTheDriverRefusesTheOther) {
+  suspend_both();
+  program_.ask("launch 20 0");
+  program_.ask("launch 20 1");
+  control(device_, "answer FIFO_DISABLE_CHANNELS:ENABLE GPU_IS_LOST times=1000000");
+  target_.choose(gpus[0]);
+  EXPECT_THAT(target_.resume(target_.computing()), Each(outcome::failed));
+  EXPECT_NE(target_.error(), 0);
+  control(device_, "no-faults");
+  target_.choose(gpus[1]);
+  EXPECT_THAT(target_.resume(target_.computing()), Each(outcome::done));
+  EXPECT_EQ(held_channels(device_), 8);
+  program_.ask("run 1");
+  EXPECT_EQ(stat_of(device_, "kernels_started"), 2) << "those on that GPU";
+  EXPECT_TRUE(target_->close());
+  program_.ask("wait");
 }
 
 /// Two offline processes with one client, each with a lane of one agent. The second one has it from
