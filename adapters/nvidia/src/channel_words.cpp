@@ -80,9 +80,7 @@ void channel_words::set_mappings(const std::vector<device_mapping>& now) {
         now, [at](const device_mapping& each) { return at >= each.begin && at < each.end; });
   };
   for (const device_mapping& each : now)
-    if (each.end - each.begin <= largest_searched &&
-        std::ranges::find(mappings_, each) == mappings_.end())
-      to_search_.push_back({each, each.begin});
+    if (std::ranges::find(mappings_, each) == mappings_.end()) search_in(each);
   mappings_ = now;
   pause_ = {};
   std::erase_if(to_search_, [&](const search& each) {
@@ -235,10 +233,17 @@ void channel_words::match(channel& which) {
       if (!records_[index].taken && can_be(records_[index]))
         which.candidates.push_back({.record = index, .at_count = records_[index].count});
   }
+  // Of another channel with as many submissions, on another GPU for instance: no record is ahead of
+  // its own channel, as it was read before.
+  const auto is_ahead = [&](const record& one) {
+    return which.get == which.put &&
+           ((one.count - which.put - 1) & (entries_ - 1)) < most_fetched_ahead;
+  };
   which.may_run = true;
   for (auto& each : which.candidates) {
     const record& one = records_[each.record];
     if (behind(which, one) == 0) which.may_run = false;
+    if (is_ahead(one)) each.hits = 0;
     if (!can_be(one)) {
       if (which.get == which.put) ++each.misses;
       continue;
@@ -252,6 +257,8 @@ void channel_words::match(channel& which) {
     return each.misses >= most_misses || records_[each.record].taken;
   });
   if (which.candidates.empty()) which.listed = false;
+  // Its own record may not be known yet.
+  if (std::ranges::any_of(to_search_, std::not_fn(is_of_channels))) return;
   const auto has = [](std::uint8_t hits) {
     return [hits](const channel::candidate& each) { return each.hits >= hits; };
   };
@@ -376,8 +383,15 @@ void channel_words::look_at_channels(const words_reader& read, time_point now,
 void channel_words::search_again(time_point now) {
   searched_ = now;
   pause_ = std::clamp(2 * pause_, shortest_pause, longest_pause_of_searches);
-  for (const device_mapping& each : mappings_)
-    if (each.end - each.begin <= largest_searched) to_search_.push_back({each, each.begin});
+  for (const device_mapping& each : mappings_) search_in(each);
+}
+
+/// Records first, which takes less time: a channel must not be taken for another record's.
+void channel_words::search_in(const device_mapping& which) {
+  if (which.end - which.begin > largest_searched) return;
+  const auto where = which.gpu == gpu_id::none ? std::ranges::find_if(to_search_, is_of_channels)
+                                               : to_search_.end();
+  to_search_.insert(where, {which, which.begin});
 }
 
 }  // namespace sluice::nvidia

@@ -96,6 +96,8 @@ class channel_words {
     device_mapping in;
     std::uint64_t next = 0;
   };
+  static bool is_of_channels(const search& which) { return which.in.gpu != gpu_id::none; }
+  void search_in(const device_mapping& which);
   [[nodiscard]] bool rests(const words_reader& read, time_point now);
   void search_again(time_point now);
   void search_on(const words_reader& read, std::size_t share);

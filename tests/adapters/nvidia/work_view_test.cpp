@@ -26,6 +26,9 @@ constexpr gpu_id here{7};
 constexpr std::uint64_t node_at = 0x200600000;
 constexpr std::uint64_t control_at = 0x204600000;
 constexpr std::uint64_t mapping_bytes = 2U << 20U;
+/// Where another GPU's context is, beyond that one's.
+constexpr gpu_id there{8};
+constexpr std::uint64_t beyond = 0x100000000;
 constexpr std::uint32_t ring_entries = 1024;
 
 /// A process with a CUDA context: its words, and the GPU that writes them.
@@ -170,13 +173,29 @@ class WorkView : public ::testing::Test {
  protected:
   void look() {
     time_ += 100us;
-    view_.look(process_->reader(), time_);
+    view_.look(reader(), time_);
+  }
+  words_reader reader() {
+    if (!second_) return process_->reader();
+    return [first = process_->reader(), second = second_->reader()](std::uint64_t at, auto into) {
+      return at < beyond + node_at ? first(at, into) : second(at - beyond, into);
+    };
+  }
+  /// From now on, it also has a context on another GPU.
+  void add_second(cuda_process::layout where = {}) {
+    second_ = std::make_unique<cuda_process>(20, where);
+    auto mappings = cuda_process::mappings();
+    mappings.push_back({beyond + control_at, beyond + control_at + mapping_bytes, gpu_id::none});
+    mappings.insert(mappings.begin() + 1,
+                    {beyond + node_at, beyond + node_at + mapping_bytes, there});
+    view_.set_mappings(mappings);
   }
   void looks(unsigned count) {
     while (count-- > 0) look();
   }
-  online_work work() const {
-    return view_.places().empty() ? online_work::unknown : view_.places().front().work;
+  online_work work(gpu_id on = here) const {
+    const auto found = std::ranges::find(view_.places(), on, &work_view::place::gpu);
+    return found == view_.places().end() ? online_work::unknown : found->work;
   }
   void begin(unsigned channels = 20, cuda_process::layout where = {}) {
     process_ = std::make_unique<cuda_process>(channels, where);
@@ -189,20 +208,22 @@ class WorkView : public ::testing::Test {
     looks(300);
   }
   /// Until the words must be known.
-  void learn(unsigned channel) {
+  void learn(unsigned channel) { learn(channel, *process_); }
+  void learn(unsigned channel, cuda_process& of) {
     wait_for_a_search();
     for (unsigned i = 0; i < 80; ++i) {
-      process_->submit(channel);
+      of.submit(channel);
       look();
-      process_->begin(channel);
+      of.begin(channel);
       look();
-      process_->end(channel);
+      of.end(channel);
       looks(20);
     }
   }
   cuda_process& process() { return *process_; }
 
   std::unique_ptr<cuda_process> process_;
+  std::unique_ptr<cuda_process> second_;
   work_view view_;
   time_point time_{1h};
 };
@@ -292,6 +313,7 @@ TEST_F(WorkView, ReadsFewChannelsWhileKernelsRun) {
 TEST_F(WorkView, SearchesALittleAtEachLook) {
   process_ = std::make_unique<cuda_process>();
   view_.set_mappings(cuda_process::mappings());
+  look();  // Looks that are far apart may take longer.
   std::size_t most_words = 0;
   unsigned most_reads = 0;
   for (unsigned i = 0; i < 3000; ++i) {
@@ -491,6 +513,45 @@ TEST_F(WorkView, ForgetsAMappingThatIsGone) {
   view_.set_mappings({});
   looks(10);
   EXPECT_THAT(view_.places(), ::testing::IsEmpty());
+}
+
+// As a model that is spread over both GPUs. Symptom: the work of one was shown on the other one.
+TEST_F(WorkView, SeesWorkThatIsAlwaysOnBothGpus) {
+  const auto submit = [](cuda_process& on) {
+    on.submit(0);
+    on.begin(0);
+  };
+  for (unsigned variant = 0; variant < 4; ++variant) {
+    SCOPED_TRACE(variant);
+    view_ = {};
+    process_ = std::make_unique<cuda_process>();
+    add_second();
+    std::array both{process_.get(), second_.get()};
+    if (variant % 2 == 1) std::ranges::reverse(both);
+    // Before the first search, or during it.
+    if (variant < 2)
+      for (cuda_process* const each : both) each->run(0);
+    looks(variant < 2 ? 1 : 200);
+    for (unsigned i = variant; i < 2000; ++i) {
+      submit(*both[0]);
+      if (i % 10 == 0) look();
+      submit(*both[1]);
+      look();
+      for (cuda_process* const each : both) each->end(0);
+      looks(2);
+    }
+    time_ += 1s;
+    for (cuda_process* const busy : both) {
+      EXPECT_EQ(work(), online_work::finished) << view_.why_unsure();
+      EXPECT_EQ(work(there), online_work::finished) << view_.why_unsure();
+      submit(*busy);
+      looks(5);
+      EXPECT_EQ(work(busy == process_.get() ? here : there), online_work::running);
+      EXPECT_EQ(work(busy == process_.get() ? there : here), online_work::finished);
+      busy->end(0);
+      looks(5);
+    }
+  }
 }
 
 // The same for all schedules: while something of a known channel waits or runs, it is never
