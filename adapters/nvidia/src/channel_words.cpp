@@ -35,6 +35,8 @@ constexpr duration in_use = 2s;
 /// Between two searches; it doubles while they are in vain.
 constexpr duration shortest_pause = 1s;
 constexpr duration longest_pause_of_searches = 8s;
+/// Between two searches for the records of a GPU of which none is known. They take milliseconds.
+constexpr duration search_of_unknown_gpus = 2s;
 /// Channels not in use that a look reads all the same.
 constexpr std::size_t in_turn = 1;
 constexpr std::size_t in_turn_at_rest = 2;
@@ -311,6 +313,8 @@ void channel_words::look_at_records(const words_reader& read, std::size_t share)
 void channel_words::look_at_channels(const words_reader& read, time_point now,
                                      const std::function<bool(const channel&)>& is_busy) {
   channels_read_ = 0;
+  if (!searches() && now - searched_unknown_gpus_ > search_of_unknown_gpus)
+    search_unknown_gpus(now);
   if (!searches() && rests(read, now)) {
     for (channel& each : channels_) {
       each.came = 0;
@@ -384,6 +388,20 @@ void channel_words::search_again(time_point now) {
   searched_ = now;
   pause_ = std::clamp(2 * pause_, shortest_pause, longest_pause_of_searches);
   for (const device_mapping& each : mappings_) search_in(each);
+}
+
+/// No record that is known moves when a GPU is used for the first time, if its context had not been
+/// used when it was searched.
+void channel_words::search_unknown_gpus(time_point now) {
+  searched_unknown_gpus_ = now;
+  const bool any = std::ranges::any_of(mappings_, [this](const device_mapping& each) {
+    return each.gpu != gpu_id::none && std::ranges::none_of(channels_, [&](const channel& of) {
+             return of.gpu == each.gpu && of.record.has_value();
+           });
+  });
+  if (!any) return;
+  for (const device_mapping& each : mappings_)
+    if (each.gpu == gpu_id::none) search_in(each);
 }
 
 /// Records first, which takes less time: a channel must not be taken for another record's.

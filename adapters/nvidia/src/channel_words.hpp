@@ -100,6 +100,7 @@ class channel_words {
   void search_in(const device_mapping& which);
   [[nodiscard]] bool rests(const words_reader& read, time_point now);
   void search_again(time_point now);
+  void search_unknown_gpus(time_point now);
   void search_on(const words_reader& read, std::size_t share);
   void search_records(search& where, const words_reader& read, std::size_t share);
   void search_channels(search& where, const words_reader& read, std::size_t share);
@@ -123,6 +124,7 @@ class channel_words {
   std::size_t turn_ = 0;         ///< Of channels that are read in turn.
   std::uint32_t entries_ = 256;  ///< Of a ring, at least: a power of two.
   time_point searched_{};
+  time_point searched_unknown_gpus_{};
   duration pause_{};         ///< After that search.
   unsigned mismatches_ = 0;  ///< In a row, each within some seconds of the one before.
   time_point mismatched_{};

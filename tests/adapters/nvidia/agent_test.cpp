@@ -534,6 +534,7 @@ TEST_F(NvidiaAgent, IsFollowedByItsGuardianWhenItIsKilledInTheMidstOfASuspend) {
 /// The work of a program that is online and marks nothing.
 class NvidiaFollow : public NvidiaAgent {
  protected:
+  using NvidiaAgent::NvidiaAgent;
   void follow(const gpu_program& which) {
     if (!loop_) {
       loop_.emplace(agent::make_agent_backend(options()));
@@ -671,6 +672,64 @@ TEST_F(NvidiaFollow, LeavesAProcessAloneThatMarksItsRequests) {
   for (int round = 0; round < 10; ++round) program_.ask("run");
   ASSERT_TRUE(shorten(*loop_));
   EXPECT_THAT(loop_->observations, testing::IsEmpty());
+}
+
+/// A program that has one client for two GPUs, as a CUDA program has.
+class NvidiaFollowOnTwoGpus : public NvidiaFollow {
+ protected:
+  NvidiaFollowOnTwoGpus() : NvidiaFollow(2) {}
+  static constexpr std::array gpus{gpu_id{0x400}, gpu_id{0x500}};
+  online_work work_on(std::size_t index) const {
+    const auto& all = loop_->observations;
+    const auto last = std::find_if(
+        all.rbegin(), all.rend(), [&](const observation& each) { return each.gpu == gpus[index]; });
+    return last == all.rend() ? online_work::unknown : last->work;
+  }
+  bool comes_to(std::size_t index, online_work wanted) {
+    return loop_->until([&] { return work_on(index) == wanted; }, patience);
+  }
+  std::uint64_t came_on(std::size_t index) const {
+    std::uint64_t sum = 0;
+    for (const observation& each : loop_->observations)
+      if (each.gpu == gpus[index]) sum += each.count;
+    return sum;
+  }
+  bool rest(std::size_t index) const { return work_on(index) == online_work::finished; }
+  void sees_work_where_it_is() {
+    for (const std::size_t busy : {0U, 1U}) {
+      ASSERT_TRUE(loop_->until([&] { return rest(0) && rest(1); }, patience)) << said();
+      const auto came = std::array{came_on(0), came_on(1)};
+      program_.ask("launch 1000000 " + std::to_string(busy));
+      ASSERT_TRUE(comes_to(busy, online_work::running)) << said();
+      EXPECT_TRUE(rest(1 - busy)) << said();
+      program_.ask("wait");
+      ASSERT_TRUE(comes_to(busy, online_work::finished)) << said();
+      EXPECT_EQ(came_on(busy), came[busy] + 1);
+      EXPECT_EQ(came_on(1 - busy), came[1 - busy]);
+    }
+  }
+};
+
+TEST_F(NvidiaFollowOnTwoGpus, SeesWorkOnTheGpuWhereItIs) {
+  follow(program_);
+  for (const std::size_t each : {0U, 1U}) {
+    const time_point give_up = clock::now() + patience;
+    do program_.ask("run " + std::to_string(each));
+    while (!loop_->until([&] { return rest(each); }, 20ms) && clock::now() < give_up);
+  }
+  sees_work_where_it_is();
+}
+
+// As a model that is spread over both.
+TEST_F(NvidiaFollowOnTwoGpus, SeesWorkThatIsAlwaysOnBoth) {
+  follow(program_);
+  const time_point give_up = clock::now() + patience;
+  do {
+    program_.ask("launch 20 0");
+    program_.ask("launch 20 1");
+    program_.ask("wait");
+  } while (!loop_->until([&] { return rest(0) && rest(1); }, 20ms) && clock::now() < give_up);
+  sees_work_where_it_is();
 }
 
 }  // namespace

@@ -515,6 +515,31 @@ TEST_F(WorkView, ForgetsAMappingThatIsGone) {
   EXPECT_THAT(view_.places(), ::testing::IsEmpty());
 }
 
+// Symptom: nothing was ever seen of a GPU whose context had not been used when it was searched.
+TEST_F(WorkView, SeesWorkOnAGpuThatIsUsedLater) {
+  begin();
+  add_second();
+  looks(300);
+  process().run(0);
+  learn(0);
+  wait_for_a_search();
+  EXPECT_EQ(work(), online_work::finished);
+  EXPECT_EQ(work(there), online_work::unknown);
+  second_->run(0);
+  for (int search = 0; search < 2; ++search) learn(0, *second_);  // Of records, then of channels.
+  EXPECT_EQ(work(there), online_work::finished) << view_.why_unsure();
+  second_->submit(0);
+  look();
+  EXPECT_EQ(work(there), online_work::waiting);
+  second_->begin(0);
+  looks(5);
+  EXPECT_EQ(work(there), online_work::running);
+  EXPECT_EQ(work(), online_work::finished);
+  second_->end(0);
+  looks(5);
+  EXPECT_EQ(work(there), online_work::finished);
+}
+
 // As a model that is spread over both GPUs. Symptom: the work of one was shown on the other one.
 TEST_F(WorkView, SeesWorkThatIsAlwaysOnBothGpus) {
   const auto submit = [](cuda_process& on) {
