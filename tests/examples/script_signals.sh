@@ -117,7 +117,8 @@ refuses() {  # refuses PATTERN ARGUMENT...
 refuses "COMMAND is missing"
 refuses "COMMAND is missing" --profile mi300x
 refuses "--profile needs " --profile
-refuses "unknown option --gpus" --gpus 2 true
+refuses "unknown option --gpu" --gpu 2 true
+refuses "--gpus needs a number" --gpus
 echo "signals, standard input and exit codes pass through"
 
 # shellcheck disable=SC2016

@@ -3,6 +3,7 @@
 /// The agent's processes, as tests find them.
 
 #include "eventually.hpp"
+#include "proc_text.hpp"
 
 #include <sys/types.h>
 
@@ -10,7 +11,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include "sluice/os/proc.hpp"
@@ -32,8 +32,7 @@ inline pid_t find_guardian_of(pid_t agent) {
   for (const auto& each : std::filesystem::directory_iterator{"/proc"}) {
     const auto pid = parse_number<pid_t>(each.path().filename().string());
     if (!pid || command_of(*pid) != "sluice-guardian") continue;
-    std::ifstream file{each.path() / "status"};
-    const std::string status{std::istreambuf_iterator<char>{file}, {}};
+    const std::string status = proc_text(each.path() / "status");
     if (status_number(status, "PPid") == static_cast<std::uint64_t>(agent)) return *pid;
   }
   return 0;
@@ -47,8 +46,7 @@ inline pid_t guardian_of(pid_t agent) {
 
 inline bool is_gone(pid_t pid) {
   if (::kill(pid, 0) != 0) return true;
-  std::ifstream file{"/proc/" + std::to_string(pid) + "/stat"};
-  const std::string stat{std::istreambuf_iterator<char>{file}, {}};
+  const std::string stat = proc_text("/proc/" + std::to_string(pid) + "/stat");
   return stat.find(") Z ") != std::string::npos;  // Its new parent may not reap it.
 }
 

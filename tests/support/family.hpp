@@ -4,6 +4,7 @@
 /// hears, and a parent in the tracer's process would compete with the tracer for it.
 
 #include "eventually.hpp"
+#include "proc_text.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -17,9 +18,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <string>
 
@@ -31,8 +30,7 @@ namespace sluice::test {
 
 /// The state of a process or thread as /proc shows it, such as 'S'; '?' once it is gone.
 inline char state_of(pid_t id) {
-  std::ifstream file{"/proc/" + std::to_string(id) + "/stat"};
-  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  const std::string text = proc_text("/proc/" + std::to_string(id) + "/stat");
   const std::size_t name_end = text.rfind(')');
   return name_end + 2 < text.size() ? text[name_end + 2] : '?';
 }
