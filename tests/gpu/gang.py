@@ -36,7 +36,8 @@ MODES = (serving.Mode("alone", None, False, None), serving.Mode("beside", None, 
          serving.Mode(HELD, POLICY, True, P99), serving.Mode(HELD_GANGS_OFF, POLICY, True, None))
 SPAN, BOTH_SPAN = 10, 8  # s, of a row of the server on one GPU, and of the server on both.
 
-# apart: how long only a part of the processes was off the GPU: before all were, before all ran again, and with neither.
+# number: how often all processes were off the GPU. The others: for how many us only some were, each time: before all
+# were (off), before all ran again (again), and with neither.
 Holds = collections.namedtuple("Holds", "number off again neither")
 
 
@@ -253,6 +254,13 @@ class Requests(serving.Measurement):
         self.recording = on.scratch / "recording"
         self.holds = []
 
+    def measure_holds(self, name):
+        try:
+            self.run()
+        finally:
+            self.show(self.on.part)
+        show_holds(self.on, name, merged(self.holds), 1)
+
     def seconds(self):
         return self.span
 
@@ -285,13 +293,8 @@ def serve_beside(on, programs, training):
     server = nvidia.Server(on, "serve-gpu0", programs.serve,
                            environment={"CUDA_VISIBLE_DEVICES": "0", "SLUICE_CLIENT_GPUS": str(gpus_of(on)[0])})
     training.go_on()
-    measured = Requests(on, server, training, MODES, programs.quick_span if on.quick else SPAN, on.out / "gang-trace.json")
-    try:
-        measured.run()
-    finally:
-        measured.show("gang")
-    holds = merged(measured.holds)
-    show_holds(on, "requests on one GPU", holds, 1)
+    Requests(on, server, training, MODES, programs.quick_span if on.quick else SPAN,
+             on.out / "gang-trace.json").measure_holds("requests on one GPU")
     on.drop(server)
 
 
@@ -310,13 +313,8 @@ def serve_on_all(on, programs):
     on.others.append(follower)
     server = nvidia.Server(on, "rank-0", command, environment={**environments[0], "SLUICE_CLIENT_GPUS": str(gpus[0])})
     offline.go_on()
-    measured = Requests(on, server, offline, MODES[:3], programs.quick_span if on.quick else BOTH_SPAN)
-    try:
-        measured.run()
-    finally:
-        measured.show("gang-serving")
-    holds = merged(measured.holds)
-    show_holds(on, "requests on both GPUs", holds, 1)
+    Requests(on, server, offline, MODES[:3],
+             programs.quick_span if on.quick else BOTH_SPAN).measure_holds("requests on both GPUs")
     on.drop(server, *offline.loads)
     follower.kill()
     follower.wait()
@@ -356,10 +354,11 @@ def states(daemon, pids):
             if pids & {process["pid"] for process in group["processes"]}]
 
 
-def wait_running(daemon, pids, since):
-    """Waits until nothing of these processes is held; returns the seconds since then."""
-    nvidia.wait_until(lambda: (seen := states(daemon, pids)) and set(seen) == {"running"}, nvidia.PATIENCE,
-                      "end of the hold")
+def wait_running(daemon, loads, since):
+    """Waits until none of these programs is held, or all have ended; returns the seconds since then."""
+    pids = {load.pid for load in loads}
+    nvidia.wait_until(lambda: set(states(daemon, pids)) == {"running"}
+                      or all(load.process.poll() is not None for load in loads), nvidia.PATIENCE, "end of the hold")
     return nvidia.now() - since
 
 
@@ -425,7 +424,7 @@ def rank_stopped(on, training, step):
     try:
         since = nvidia.now()
         client.end()
-        faults.within(on, "rank stopped while held, until nothing is held", wait_running(daemon, training.pids, since),
+        faults.within(on, "rank stopped while held, until nothing is held", wait_running(daemon, training.loads, since),
                       faults.AGAIN)
         client.begin()
         since = nvidia.now()
@@ -433,7 +432,7 @@ def rank_stopped(on, training, step):
                           "hold of a gang with a stopped rank")
         on.figure("gang: rank stopped, from a begin to the hold of all ranks", [1e3 * (nvidia.now() - since)], "ms")
         client.end()
-        wait_running(daemon, training.pids, nvidia.now())
+        wait_running(daemon, training.loads, nvidia.now())
     finally:
         since = nvidia.now()
         os.kill(stopped, signal.SIGCONT)
@@ -451,7 +450,7 @@ def rank_killed(on, training):
     killed, rest = training.loads[1], training.loads[0]
     since = nvidia.now()
     killed.process.kill()
-    took = wait_running(daemon, {rest.pid}, since)
+    took = wait_running(daemon, [rest], since)
     faults.within(on, "rank killed while held, until the others are not held", took, faults.AGAIN)
     on.note(f"the other rank then {'runs on' if rest.process.poll() is None else 'ended by itself'}")
     on.drop(daemon, *training.loads)
@@ -486,6 +485,8 @@ def gang(on):
     training = start_training(on, programs)
     training.wait_moving()
     attempt(on, serve_beside, programs, training)
+    training.go_on()  # If that failed during a pause.
+    training.wait_moving()
     before = training.progress()
     time.sleep(2)
     step = 1 / serving.rate(before, training.progress())
