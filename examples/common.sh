@@ -77,7 +77,8 @@ without_autogroups() {
   local file=/proc/sys/kernel/sched_autogroup_enabled lock=/run/lock/sluice-autogroups
   [ -e "$file" ] || return 0
   # The file is empty, or contains the value to restore.
-  if ! as_root touch "$lock" || ! exec {autogroups_lock}<"$lock" || ! flock -s "$autogroups_lock"; then
+  if ! as_root mkdir -p "${lock%/*}" || ! as_root touch "$lock" || ! exec {autogroups_lock}<"$lock" ||
+    ! flock -s "$autogroups_lock"; then
     echo "$(basename "$0"): cannot lock $lock; tests that measure time may fail on a busy machine" >&2
     return 0
   fi
