@@ -38,20 +38,20 @@ class span_track {
     by_tokens_ = by_tokens;
   }
   /// Whether a hold gains a span that is alone more time than a round trip takes, or that is not
-  /// known. Where lengths alone tell, and leave it open, it may well be while spans are late: work
-  /// that piles up beside offline work is never alone.
+  /// known. Where lengths alone tell, and leave it open, it may well be while spans are late, or
+  /// others were lately: work that piles up beside offline work is never alone.
   bool helps() const noexcept {
-    if (by_tokens_) return *by_tokens_ > round_trip_;
-    if (alone_.count() < few || alone_.least_gain() > round_trip_) return true;
+    if (by_tokens_) return surely_helps();
+    if (alone_.count() < few || surely_helps()) return true;
     const bool some_late = !open_.empty() && open_.begin()->second.late;
-    return (some_late || held_) && alone_.most_gain() > round_trip_;
+    return (some_late || held_ || pressure_ > 0) && alone_.most_gain() > round_trip_;
   }
   /// A span has come while none was open: whether holding is put to the test with it. Every second
   /// time until something is known, rarely where it is clear; and where holding does not help, each
   /// time after twice as many.
   bool begins_trial() noexcept {
     const bool known = by_tokens_.has_value() || alone_.count() >= few;
-    if (!near() || (known && strict())) return false;
+    if (!near() || (known && strict() && surely_helps())) return false;
     const bool in_vain = known && !helps();
     if (!in_vain) backed_off_ = first_back_off;
     const std::uint64_t every = in_vain                         ? backed_off_
@@ -163,6 +163,9 @@ class span_track {
 
   static std::size_t level(std::size_t count) noexcept {
     return std::min(static_cast<std::size_t>(std::bit_width(count)), levels) - 1;
+  }
+  bool surely_helps() const noexcept {
+    return (by_tokens_ ? *by_tokens_ : alone_.least_gain()) > round_trip_;
   }
   /// Of trials.
   bool spares() const noexcept { return alone_.fewer_beside(); }

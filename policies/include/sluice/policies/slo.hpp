@@ -42,23 +42,23 @@ struct slo_options {
 ///   measured). Between spans it is released when that loses the least offline time on average,
 ///   given the lengths of the gaps seen so far and the round trip (less the patience of what comes
 ///   next): shorter gaps are held through, the break after a burst is waited for. And where a hold
-///   does not save a span that is alone more than a round trip, nothing is held: beside kernels for
-///   which nobody waits, a hold is a delay of its own.
+///   does not save a span that is alone more than a round trip, as far as is known, nothing is
+///   held: where nobody waits for offline kernels, a hold only adds a delay.
 /// - **Trials.** What a hold saves is known from the time between the tokens of requests that are
 ///   alone on the GPU, held for and beside offline work (so mark tokens even without a target for
 ///   them); where there are none, from the lengths of spans that come while none is open, where
-///   they differ by more than chance. While that leaves it open, late spans are held for. Where
-///   99 % of the spans take less than half their target, nothing is tried. Elsewhere, to know
-///   it, some of the spans that come while none is open are held for at once, or not at all: every
-///   second one until enough of both are known, then one of 64, and one of 256 where it is clear.
-///   Where a hold does not help, a trial comes after 16 of them, then 32, and so on, at last after
-///   512: in the long run 0.2 % of the suspends that suspending at once takes.
+///   they differ by more than chance. While that leaves it open, spans are held for if others
+///   missed lately. Where 99 % of the spans take less than half their target, nothing is tried.
+///   Elsewhere, to know it, some of the spans that come while none is open are held for at once, or
+///   not at all: every second one until enough of both are known, then one of 64, and one of 256
+///   where it is clear. Where a hold does not help, a trial comes after 16 of them, then 32, and so
+///   on, at last after 512: in the long run 0.2 % of the suspends that suspending at once takes.
 /// - **A burst that is predicted.** When patience is zero and spans still miss, every miss doubles,
 ///   up to eight times, the offline time that it gives to save online work a suspend: it holds
 ///   before a span begins where the gaps say when that will be.
 /// - **Holding at once.** When eight spans more than the 1 % have missed, and a hold saves requests
-///   more than a round trip, offline work is held for as long as online work is in flight, until
-///   the misses are made up for.
+///   more than a round trip, as far as is known, offline work is held for as long as online work is
+///   in flight, until the misses are made up for.
 /// - **Giving up.** When that has lasted for ten minutes, and of the spans for which offline work
 ///   was suspended throughout (but for the suspend that they waited for) 64 more than 1 % have
 ///   missed, the target is out of reach: the log says so, and for ten minutes the aim is 1.1 times
