@@ -267,12 +267,29 @@ void channel_words::match(channel& which) {
   if (std::ranges::count_if(which.candidates, has(enough_hits)) != 1 ||
       std::ranges::count_if(which.candidates, has(enough_hits / 2)) != 1)
     return;
-  which.record = std::ranges::find_if(which.candidates, has(enough_hits))->record;
+  // Of two channels that are always used together, the record of only one may be known yet.
+  const std::size_t found = std::ranges::find_if(which.candidates, has(enough_hits))->record;
+  const auto claims = [&](const channel& other) {
+    return &other != &which && !other.record &&
+           std::ranges::any_of(other.candidates, [&](const channel::candidate& each) {
+             return each.record == found && each.hits >= enough_hits / 2;
+           });
+  };
+  if (std::ranges::any_of(channels_, claims)) return;
+  which.record = found;
   records_[*which.record].taken = true;
   for (page& each : pages_)
     each.taken = each.taken || each.at == records_[*which.record].at / page_bytes * page_bytes;
   which.candidates.clear();
   which.may_run = false;
+}
+
+void channel_words::forget_record(channel& of) {
+  records_[*of.record].taken = false;
+  of.record.reset();
+  of.listed = false;
+  of.ahead = of.looks_ahead = 0;
+  of.may_run = true;
 }
 
 /// Whether nothing is under way or likely, and nothing has come. What begins on any channel shows
@@ -366,11 +383,10 @@ void channel_words::look_at_channels(const words_reader& read, time_point now,
     each.ahead -= known;
     each.waiting = 0;
     if (++each.looks_ahead < most_looks_ahead) continue;
-    // It counts what was not submitted: it is another's.
-    records_[*each.record].taken = false;
-    each.record.reset();
-    each.listed = false;
-    each.ahead = each.looks_ahead = 0;
+    // It counts what was not submitted: it is another's, which may have this one's.
+    for (channel& other : channels_)
+      if (other.record && (&other == &each || behind(each, records_[*other.record]) == 0))
+        forget_record(other);
     if (now - std::exchange(mismatched_, now) > forgiven_after) mismatches_ = 0;
     broken_ = broken_ || ++mismatches_ >= most_mismatches;
   }

@@ -108,6 +108,7 @@ class channel_words {
   void take_record(page& of, std::size_t slot, bool is_new);
   void read_channel(channel& which, const words_reader& read, time_point now);
   void match(channel& which);
+  void forget_record(channel& of);
   [[nodiscard]] std::uint32_t behind(const channel& which, const record& of) const noexcept {
     return (which.put - of.count) & (entries_ - 1);
   }

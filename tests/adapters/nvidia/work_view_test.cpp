@@ -184,6 +184,9 @@ class WorkView : public ::testing::Test {
   /// From now on, it also has a context on another GPU.
   void add_second(cuda_process::layout where = {}) {
     second_ = std::make_unique<cuda_process>(20, where);
+    add_second_records();
+  }
+  void add_second_records() {
     auto mappings = cuda_process::mappings();
     mappings.push_back({beyond + control_at, beyond + control_at + mapping_bytes, gpu_id::none});
     mappings.insert(mappings.begin() + 1,
@@ -576,6 +579,51 @@ TEST_F(WorkView, SeesWorkThatIsAlwaysOnBothGpus) {
       busy->end(0);
       looks(5);
     }
+  }
+}
+
+// Symptom: on a busy machine, the record of one GPU was taken for that of the other one, whose own
+// one was not known yet. Then the work of one waited for ever, and that of the other never ended.
+TEST_F(WorkView, LeavesARecordOpenThatMayBeOfTwoGpus) {
+  process_ = std::make_unique<cuda_process>();
+  add_second();
+  auto mappings = cuda_process::mappings();
+  mappings.push_back({beyond + node_at, beyond + node_at + mapping_bytes, there});
+  view_.set_mappings(mappings);  // Without the records of the second one.
+  std::array both{process_.get(), second_.get()};
+  const auto rounds = [&](unsigned count, bool apart) {
+    for (; count > 0; --count) {
+      for (cuda_process* const each : both) {
+        each->submit(0);
+        each->begin(0);
+        if (apart) look();
+      }
+      look();
+      for (cuda_process* const each : both) each->end(0);
+      looks(2);
+    }
+  };
+  for (cuda_process* const each : both) each->run(0);
+  wait_for_a_search();
+  looks(3000);
+  rounds(200, false);
+  EXPECT_EQ(work(), online_work::consumed);
+  EXPECT_EQ(work(there), online_work::consumed);
+  add_second_records();
+  for (int search = 0; search < 3; ++search) {
+    wait_for_a_search();
+    rounds(200, true);
+  }
+  for (cuda_process* const busy : both) {
+    EXPECT_EQ(work(), online_work::finished) << view_.why_unsure();
+    EXPECT_EQ(work(there), online_work::finished) << view_.why_unsure();
+    busy->submit(0);
+    busy->begin(0);
+    looks(5);
+    EXPECT_EQ(work(busy == process_.get() ? here : there), online_work::running);
+    EXPECT_EQ(work(busy == process_.get() ? there : here), online_work::finished);
+    busy->end(0);
+    looks(5);
   }
 }
 
