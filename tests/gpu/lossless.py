@@ -138,7 +138,8 @@ def checksum(on):
     command = [on.load, "checksum", "--kernel-us", KERNEL_US]
     # A check that finds nothing must be one that can find something.
     damaged = nvidia.Load(on, "damaged", [*command, "--damage", 1], role="offline")
-    damaged.wait_moving()
+    # Its page gets the wrong words of a kernel before the number of kernels.
+    nvidia.wait_until(lambda: damaged.check_alive() or checked(damaged)[0] > 0, nvidia.PATIENCE, "a checked kernel")
     if 0 in checked(damaged)[2:]:
         raise nvidia.Failure(f"the check did not find words that the program changed itself: {checked(damaged)}")
     on.drop(damaged)

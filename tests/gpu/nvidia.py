@@ -1131,7 +1131,8 @@ def serve_pytorch(on, title, kind, repeat, training):
         on.result["outcome"] = "skipped"
         return
     command = [sys.executable, HERE / "serve.py", kind, "--repeat", repeat, "--mark", on.library]
-    beside.serve(on, title, lambda: Server(on, f"serve-{kind}", command), lambda: on.trainer(training))
+    beside.serve(on, title, lambda: Server(on, f"serve-{kind}", command), lambda: on.trainer(training),
+                 eager=kind == "eager")
 
 
 def serving_short(on):

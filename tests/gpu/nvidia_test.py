@@ -8,6 +8,7 @@ commands."""
 
 import argparse
 import contextlib
+import http.server
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import nvidia
@@ -269,9 +271,9 @@ def check_plan(folder):
     def part(kind, us, *more):
         on = argparse.Namespace(quick=False, deadline=480, scratch=folder, say=lambda text: None, note=lambda text: None)
         measured = kind(on, argparse.Namespace(alone_us=us), None, *more)
-        fixed = measured.starts + serving.CLOCK + serving.OFFLINE_WARM_UP + serving.OFFLINE_ALONE + 1 + sum(
-            (serving.DAEMON + serving.warm_up(mode)) * (len(measured.loads) if serving.is_slo(mode) else 1)
-            for mode in measured.modes if mode.policy)
+        fixed = measured.starts + serving.CLOCK * len(measured.clock_seen_in) + serving.OFFLINE_WARM_UP + serving.OFFLINE_ALONE + 1 + sum(
+            serving.DAEMON + serving.warm_up(mode, load) for mode in measured.modes if mode.policy
+            for load in (measured.loads if serving.is_slo(mode) else measured.loads[:1]))
         growing = sum(not (mode.name == "alone" or mode.marks or mode.limit) for mode in measured.modes)
 
         def round(number):
@@ -287,7 +289,7 @@ def check_plan(folder):
     clock, serving.time = [0], kept
     try:
         for name, *how in (("serving", serving.Measurement, 9340, False), ("serving-long", serving.Measurement, 9394, False),
-                           ("serving-eager", serving.Measurement, 11144 * 5 / 6, False),
+                           ("serving-eager", serving.Measurement, 11144 * 5 / 6, False, True),
                            ("serving-short", serving.Measurement, 76.4, True), ("rivals", rivals.Rivals, 9330)):
             rounds, requests = part(*how)
             check(rounds == serving.ROUNDS and requests >= serving.REQUESTS and clock[0] < 475,
@@ -335,10 +337,10 @@ sys.modules["torch"] = made
 def check_measurement(folder):
     """serve.py and trainer.py with a PyTorch that only waits, measured by serving.py."""
     (folder / "torch.py").write_text(FAKE_TORCH)
-    (folder / "nvidia-smi").write_text("#!/bin/sh\necho 1500\n")
+    (folder / "nvidia-smi").write_text("#!/bin/sh\nwhile echo 1500; do sleep 0.01; done\n")
     (folder / "nvidia-smi").chmod(0o755)
     serving.SHORTEST = serving.LONGEST = 0.4
-    serving.WARM_UP, serving.WARM_UP_UNMARKED, serving.WARM_UP_LEARNING = 0.1, 0.11, 0.12
+    serving.WARM_UP, serving.WARM_UP_UNMARKED, serving.WARM_UP_LEARNING = 0.1, 0.11, dict.fromkeys(serving.LOADS, 0.12)
     serving.OFFLINE_ALONE = serving.OFFLINE_WARM_UP = 0.1
     serving.ROUNDS = 2
     with contextlib.redirect_stdout(io.StringIO()):
@@ -377,7 +379,7 @@ def check_measurement(folder):
                 aims = {line for each in on.policies for line in each.splitlines() if line.startswith("request.p99")}
                 check(len(aims) >= 3 and all("{" not in each for each in aims), f"{name}: aims {aims}")
                 check(len(on.result["bounds"]) >= 2, f"{name}: bounds")
-                check(on.result["figures"][f"{name}: clock of the GPU, requests alone, 60 %"]["values"] == [1500],
+                check(on.result["figures"][f"{name}: clock of the GPU, requests, alone, 60 %"]["values"] == [1500],
                       f"{name}: {on.result['figures'].keys()}")
                 json.dumps(on.result)
             # `slo` has a daemon for each load, and longer to learn; the other one with marks has one daemon.
@@ -452,6 +454,37 @@ exec "$@"
 '''
 
 
+def check_look_at_xsched(folder):
+    """What XSched's server says of its queues, with a server that pretends."""
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"xqueues": [{"pid": 7, "ready": True, "suspended": asked.append(self.path) is None},
+                                                     {"pid": 7, "ready": False, "suspended": False}]}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    asked, notes = [], []
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as answering:
+        threading.Thread(target=answering.serve_forever, daemon=True).start()
+        rivals.PORT, kept = answering.server_port, rivals.PORT
+        measured = argparse.Namespace(
+            on=argparse.Namespace(note=notes.append, environment={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}),
+            xserver=os.getpid(), server=argparse.Namespace(pid=8), offline=argparse.Namespace(pid=7))
+        with rivals.Rivals.looking(measured, serving.Mode(rivals.XSCHED, None, False, None)):
+            nvidia.wait_until(lambda: len(asked) > 2, nvidia.PATIENCE, "looks")
+        with rivals.Rivals.looking(None, rivals.OWN[0]):
+            pass
+        answering.shutdown()
+    rivals.PORT, looks = kept, len(asked)
+    check(set(asked) == {"/xqueues"} and notes == [
+        "XSched, queues of the requests: seen 0 times, with work 0 times, suspended 0 times",
+        f"XSched, queues of the training: seen {2 * looks} times, with work {looks} times, suspended {looks} times"],
+        f"queues of XSched: {notes}")
+
+
 def check_rivals(folder):
     """The part with programs that pretend: the rows of each rival, what crashes, and what is left."""
     programs = folder / "programs"
@@ -460,6 +493,7 @@ def check_rivals(folder):
         (programs / name).parent.mkdir(parents=True, exist_ok=True)
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
+    check_look_at_xsched(programs)
     (programs / "xsched/REVISION").write_text("XSched of some day\n")
     nvidia.kernel_log = lambda: []
     rivals.LOADS, rivals.START = (0.3,), 2

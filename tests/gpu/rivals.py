@@ -3,6 +3,7 @@ programs share a GPU. What crashes or is not there has a row without figures."""
 
 import collections
 import contextlib
+import json
 import mmap
 import os
 import pathlib
@@ -34,7 +35,7 @@ MPS = {
 }
 MPS_CONTROL = "nvidia-cuda-mps-control"
 STREAMS = "stream priorities"
-XSCHED = "XSched"
+XSCHED, PORT = "XSched", 50000  # Of its server, in a network namespace.
 # The values of XSched's example of two programs (examples/Linux/1_transparent_sched).
 XSCHED_BOTH = {"XSCHED_SCHEDULER": "GLB", "XSCHED_AUTO_XQUEUE": "ON", "XSCHED_AUTO_XQUEUE_LEVEL": 1}
 XSCHED_ONLINE = {"XSCHED_AUTO_XQUEUE_PRIORITY": 1, "XSCHED_AUTO_XQUEUE_THRESHOLD": 16,
@@ -44,6 +45,17 @@ XSCHED_OFFLINE = {"XSCHED_AUTO_XQUEUE_PRIORITY": 0, "XSCHED_AUTO_XQUEUE_THRESHOL
 FIND_LIBCUDA = """import ctypes
 ctypes.CDLL("libcuda.so.1")
 print(next(line.split()[-1] for line in open("/proc/self/maps") if "/libcuda.so" in line))"""
+# Runs in the network namespace of XSched's server until its input ends. Prints how often the queues of each process were
+# looked at, had work, and were suspended.
+LOOK_AT_XQUEUES = """import collections, fcntl, json, select, socket, struct, sys, urllib.request
+with socket.socket() as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS: IFF_UP
+seen = collections.defaultdict(lambda: [0, 0, 0])
+while not select.select([0], [], [], 0.05)[0]:
+    for each in json.load(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/xqueues", timeout=5))["xqueues"]:
+        for place, counts in enumerate((True, each["ready"], each["suspended"])):
+            seen[each["pid"]][place] += counts
+print(json.dumps(seen))"""
 
 # start: of a Rivals; starts programs, and returns the server and the offline program of each row.
 Group = collections.namedtuple("Group", "start names")
@@ -141,8 +153,10 @@ def with_environment(command, more, prefix):
 class Rivals(serving.Measurement):
     """The programs of sluice's rows run from the begin to the end; those of a rival run for its turn in each round."""
 
+    clock_seen_in = ()  # The time goes to requests.
+
     def __init__(self, on, server, offline):
-        super().__init__(on, server, offline, short=False)
+        super().__init__(on, server, offline)
         self.groups = [Group(None, [mode.name for mode in OWN]), Group(self.start_mps, list(MPS)),
                        Group(self.start_streams, [STREAMS]), Group(self.start_xsched, [XSCHED])]
         self.modes = (*OWN, *(serving.Mode(name, None, False, None)
@@ -185,7 +199,8 @@ class Rivals(serving.Measurement):
             for mode in modes:
                 failed = [mode]
                 self.offline = offline[mode.name]
-                self.turn(number, mode)
+                with self.looking(mode):
+                    self.turn(number, mode)
                 self.offline.pause()
         except Missing as error:
             self.give_up(failed, f"not there: {error}")
@@ -243,13 +258,39 @@ class Rivals(serving.Measurement):
         libcuda = subprocess.run([sys.executable, "-c", FIND_LIBCUDA], env=self.on.environment, capture_output=True,
                                  text=True, check=False).stdout.strip()
         # Its message queues end with their namespace.
-        xserver = Service(self.on, "xserver", ["unshare", "--ipc", "--net", folder / "bin/xserver", "HPF", 50000],
+        xserver = Service(self.on, "xserver", ["unshare", "--ipc", "--net", folder / "bin/xserver", "HPF", PORT],
                           lambda made: made.printed("events receiver started"))
+        self.xserver = xserver.process.pid
         same = ["nsenter", f"--ipc=/proc/{xserver.process.pid}/ns/ipc"]
         paths = filter(None, [str(folder / "lib"), self.on.environment.get("LD_LIBRARY_PATH")])
         both = {**XSCHED_BOTH, "XSCHED_CUDA_LIB": libcuda, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
         started = self.start_programs("xsched", {**both, **XSCHED_ONLINE}, {XSCHED: {**both, **XSCHED_OFFLINE}}, same)
         return self.wait_clients("XSched", started, lambda pid: xserver.printed(f"client process {pid} connected"))
+
+    @contextlib.contextmanager
+    def looking(self, mode):
+        """Notes what XSched does meanwhile: it leaves alone what runs on CUDA's default stream."""
+        if mode.name != XSCHED:
+            yield
+            return
+        with subprocess.Popen(["nsenter", f"--net=/proc/{self.xserver}/ns/net", sys.executable, "-c", LOOK_AT_XQUEUES,
+                               str(PORT)], env=self.on.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as looks:
+            try:
+                yield
+            finally:
+                try:
+                    output, errors = looks.communicate(timeout=nvidia.PATIENCE)
+                except subprocess.TimeoutExpired:
+                    looks.kill()
+                    output, errors = looks.communicate()
+        if looks.returncode != 0:
+            self.on.note(f"the queues of XSched: {nvidia.last_line(errors)}")
+            return
+        for name, pid in (("requests", self.server.pid), ("training", self.offline.pid)):
+            counts = json.loads(output).get(str(pid), [0, 0, 0])
+            self.on.note("XSched, queues of the {}: seen {} times, with work {} times, suspended {} times".format(
+                name, *counts))
 
     def bounds(self, rows, offline):
         """Only of sluice's rows. Notes which rival has a lower p99 with no fewer offline steps."""

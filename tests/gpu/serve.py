@@ -51,11 +51,9 @@ with torch.cuda.stream(beside):
     for _ in range(5):
         model(given)
 torch.cuda.synchronize()
-stream, finish = None, torch.cuda.synchronize
-if chosen.train:
-    stream = torch.cuda.Stream(priority=-1)
-    torch.cuda.set_stream(stream)
-    finish = stream.synchronize  # The device also has the training's work.
+# XSched does not schedule the default stream. With --train, the device also has the work of the training.
+stream = torch.cuda.Stream(priority=-1 if chosen.train else 0)
+torch.cuda.set_stream(stream)
 if kind == "graph" or chosen.mark:
     with torch.cuda.graph(graph, stream=stream):  # Its kernels get the priority of the stream.
         result = model(given)
@@ -69,7 +67,7 @@ def request(as_graph=kind == "graph"):
         else:
             model(given)
     launched = time.monotonic_ns()
-    finish()
+    stream.synchronize()
     return begin, launched, time.monotonic_ns()
 
 

@@ -4,6 +4,7 @@ for the parts `serving`. A request is late from when it was due, so time in the 
 import collections
 import random
 import statistics
+import subprocess
 import time
 
 import report
@@ -15,15 +16,15 @@ SHORT_LOADS = (0.01, 0.03, 0.1)
 # Of the time of a row: light loads need longer for as many requests.
 SHARE_OF_TIME = {0.01: 0.6, 0.03: 0.25, 0.1: 0.45, 0.3: 0.3, 0.6: 0.25}
 ROUNDS, REQUESTS = 3, 1000
-# s: longest (also of short requests) and shortest time of the loads of a row in one round, and what a new daemon and a
-# question for the clock take.
+# s: longest (also of short requests) and shortest time of the loads of a row in one round, and what a new daemon and the
+# questions for the clock in one row take.
 LONGEST, LONGEST_SHORT, SHORTEST, DAEMON, CLOCK = 14, 7, 2.5, 1.5, 2.5
 # s: how much longer a queue that grows may go on, so that its growth shows; what each load of a row takes besides; and
 # what the part keeps for its end and for rounds that take longer than planned.
 GROWING, BESIDES, SPARE = 1, 0.3, 20
 WARM_UP, WARM_UP_UNMARKED = 1, 2
-# `slo` counts misses before it holds for all requests; by `sluice lab`, that takes 4 to 6 s at a load of 60 %.
-WARM_UP_LEARNING = 6
+# `slo` counts misses before it holds for all requests; by `sluice lab`, that takes 130 of them or so.
+WARM_UP_LEARNING = {0.1: 12, 0.3: 4, 0.6: 4}
 # The GPU lowers its clock in the first seconds of full load.
 OFFLINE_WARM_UP, OFFLINE_ALONE = 3, 4
 
@@ -39,8 +40,9 @@ SLO = '''name = "slo"
 request.p99 = "{target}us"
 suspend_cost = "700us"
 resume_cost = "400us"'''
-# Of the p99 alone, what `slo` aims at: what it cannot keep, it holds for from the begin of each request.
-AIM = 0.95
+# Of the p99 alone, what `slo` aims at: what it cannot keep, it holds for from the begin of each request; and what it can
+# keep without holds, where requests gain nothing by them.
+AIM, AIM_WITHOUT_HOLDS = 0.95, 1.3
 
 # policy: None: no daemon. limit: bound of p99, as a multiple of that alone; None: no bound.
 Mode = collections.namedtuple("Mode", "name policy marks limit")
@@ -164,10 +166,14 @@ class Measurement:
     """One kind of requests beside one kind of offline work. Both programs run from the begin to the end."""
 
     starts = 0  # s of a round in which other programs start.
+    clock_seen_in = "alone", "fixed_timeslice"
 
-    def __init__(self, on, server, offline, short):
+    def __init__(self, on, server, offline, short=False, eager=False):
         self.on, self.server, self.offline, self.short = on, server, offline, short
-        self.modes = SHORT_MODES if short else MODES
+        self.modes, self.aims_at = SHORT_MODES if short else MODES, AIM
+        if eager:  # Requests gain nothing by holds, and a quantum would cost offline work for nothing.
+            self.modes = [mode._replace(policy=SLO) if is_slo(mode) else mode for mode in MODES]
+            self.aims_at = AIM_WITHOUT_HOLDS
         loads = SHORT_LOADS if short else LOADS
         self.loads = loads[0::2] if short and on.quick else loads[1:2] if on.quick else loads
         self.rounds = 1 if on.quick else ROUNDS
@@ -176,7 +182,7 @@ class Measurement:
         self.daemon, self.has, self.aims = None, None, {}
         self.broken = {}  # Why a mode has no figures.
         self.counted = collections.Counter()
-        self.clocks = collections.defaultdict(list)  # MHz, of what runs alone.
+        self.clocks = collections.defaultdict(list)  # MHz.
 
     def write_arrivals(self, name, load, seconds):
         times = arrivals(load, self.server.alone_us, seconds, name)
@@ -186,10 +192,10 @@ class Measurement:
 
     def seconds(self):
         """Of the loads of a row in one round, so that all rounds fit."""
-        daemons = sum((DAEMON + warm_up(mode)) * (len(self.loads) if is_slo(mode) else 1)
-                      for mode in self.modes if mode.policy is not None)
+        daemons = sum(DAEMON + warm_up(mode, load) for mode in self.modes if mode.policy is not None
+                      for load in (self.loads if is_slo(mode) else self.loads[:1]))
         left = self.on.deadline - time.monotonic() - SPARE
-        each = left / self.rounds - daemons - CLOCK - self.starts - OFFLINE_WARM_UP - OFFLINE_ALONE - 1
+        each = left / self.rounds - daemons - CLOCK * len(self.clock_seen_in) - self.starts - OFFLINE_WARM_UP - OFFLINE_ALONE - 1
         # In most rows without a scheduler, the queue of the heaviest load grows.
         each = each / len(self.modes) - BESIDES * len(self.loads) - GROWING
         return max(SHORTEST, min(each, 4 if self.on.quick else LONGEST_SHORT if self.short else LONGEST))
@@ -200,7 +206,7 @@ class Measurement:
         self.spans = {load: total * share / sum(shares.values()) for load, share in shares.items()}
         self.files = {load: self.write_arrivals("arrivals", load, span) for load, span in self.spans.items()}
         self.warm = {(load, seconds): self.write_arrivals(f"warm-up.{seconds}", load, seconds)
-                     for load in self.loads for seconds in (WARM_UP, WARM_UP_UNMARKED, WARM_UP_LEARNING)}
+                     for load in self.loads for seconds in {WARM_UP_UNMARKED, *(warm_up(mode, load) for mode in self.modes)}}
         self.on.say(f"a request takes {self.server.alone_us:.0f} us alone; requests in a round: "
                     + ", ".join(f"{self.files[load][1]} at {100 * load:g} %" for load in self.loads))
         longest = 0.0
@@ -219,7 +225,7 @@ class Measurement:
     def measure_offline(self):
         self.offline.wait_moving()
         time.sleep(OFFLINE_WARM_UP)
-        self.see_clock("offline work alone")
+        self.note_clock("offline work alone", self.see_clock("offline work alone", 0.1))
         before = self.offline.progress()
         time.sleep(OFFLINE_ALONE)
         self.alone.append(rate(before, self.offline.progress()))
@@ -236,8 +242,8 @@ class Measurement:
             if self.prepare(mode, load):
                 self.rows[load, mode.name].append(self.row(mode, load))
                 said.append(f"{100 * load:g} %: {brief(self.rows[load, mode.name][-1])}")
-        if mode.name == "alone":
-            self.see_clock_of_requests(self.loads[-1])
+        if mode.name in self.clock_seen_in and mode.name not in self.broken:
+            self.see_clock_of_requests(mode, self.loads[-1])
         self.drop_daemon(mode)
         self.on.say(f"round {number + 1}, {mode.name}: {time.monotonic() - began:.1f} s; {', '.join(said)}")
 
@@ -270,7 +276,7 @@ class Measurement:
         if mode.marks:
             self.server.mark(self.daemon.directory / "clients.sock")
         # The policy, and the words of programs that mark nothing, become known.
-        seconds = warm_up(mode)
+        seconds = warm_up(mode, load)
         self.server.play(self.warm[load, seconds][0], self.on.scratch / "made", seconds + 1)
         return True
 
@@ -280,26 +286,43 @@ class Measurement:
         daemon.wait_attached(self.offline)
         return daemon
 
-    def see_clock(self, of):
-        """The GPU's clock now, in MHz. It falls under heavy work, and every kernel then takes longer."""
+    def see_clock(self, of, seconds):
+        """Returns times (CLOCK_MONOTONIC, ns) and the GPU's clock at each, in MHz. It falls under heavy work, and every
+        kernel then takes longer."""
+        seen, until = [], time.monotonic() + seconds
         try:
-            clock = self.on.printed("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "--id=0")
-            self.clocks[of].append(clock)
-        except Exception as error:  # Nothing else depends on it.
+            with subprocess.Popen(["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "--id=0",
+                                   "--loop-ms=20"], env=self.on.environment, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True) as asked:
+                try:
+                    for line in asked.stdout:
+                        seen.append((time.monotonic_ns(), float(line)))
+                        if time.monotonic() >= until:
+                            break
+                finally:
+                    asked.kill()
+        except (OSError, ValueError) as error:  # Nothing else depends on it.
             self.on.note(f"clock of the GPU, {of}: {error}")
+        return seen
 
-    def see_clock_of_requests(self, load):
-        """Other requests than those of the rows, because the question could delay them."""
-        def look():
-            time.sleep(WARM_UP / 2)
-            self.see_clock(f"requests alone, {100 * load:g} %")
-        seconds = WARM_UP_UNMARKED
-        self.server.play(self.warm[load, seconds][0], self.on.scratch / "made", seconds + 1, look)
+    def see_clock_of_requests(self, mode, load):
+        """While requests run. Not those of the rows, because the questions could delay them."""
+        seen, log, seconds = [], self.on.scratch / "made", WARM_UP_UNMARKED
+        of = f"requests, {mode.name}, {100 * load:g} %"
+        self.server.play(self.warm[load, seconds][0], log, seconds + 1,
+                         lambda: seen.extend(self.see_clock(of, seconds)))
+        spans = [tuple(map(int, line.split()[1:])) for line in log.read_text(encoding="utf-8").splitlines()]
+        self.note_clock(of, (each for each in seen if any(begin <= each[0] <= end for begin, end in spans)))
+
+    def note_clock(self, of, seen):
+        clocks = [clock for _, clock in seen]
+        if clocks:
+            self.clocks[of].append(statistics.median(clocks))
 
     def aim(self, load):
         """What `slo` gets as its target, in us: the same in all rounds."""
         if load not in self.aims:
-            self.aims[load] = max(100, round(AIM * self.rows[load, "alone"][0]["p99"]))
+            self.aims[load] = max(100, round(self.aims_at * self.rows[load, "alone"][0]["p99"]))
         return self.aims[load]
 
     def drop_daemon(self, mode):
@@ -394,8 +417,8 @@ def is_slo(mode):
     return "{target}" in (mode.policy or "")
 
 
-def warm_up(mode):
-    return WARM_UP_LEARNING if is_slo(mode) else WARM_UP if mode.marks else WARM_UP_UNMARKED
+def warm_up(mode, load):
+    return WARM_UP_LEARNING[load] if is_slo(mode) else WARM_UP if mode.marks else WARM_UP_UNMARKED
 
 
 def rate(before, after):
@@ -407,10 +430,10 @@ def brief(row):
     return "overloaded" if row["overloaded"] else f"p99 {row['p99']:.0f} us"
 
 
-def serve(on, title, start_server, start_offline, short=False):
+def serve(on, title, start_server, start_offline, **kind):
     server = start_server()  # Measures its requests while nothing else runs.
     offline = start_offline()
-    measured = Measurement(on, server, offline, short)
+    measured = Measurement(on, server, offline, **kind)
     try:
         measured.run()
     finally:

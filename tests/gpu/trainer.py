@@ -33,6 +33,7 @@ def read(word):
     return struct.unpack("<Q", page[8 * word:8 * word + 8])[0]
 
 
+torch.cuda.set_stream(torch.cuda.Stream())  # XSched does not schedule the default stream.
 torch.manual_seed(0)
 if chosen.kind == "transformer":
     layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0, batch_first=True)
