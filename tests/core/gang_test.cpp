@@ -248,5 +248,214 @@ TEST(OnlineProcess, OfNoGangCountsWhereItSaysOnly) {
   EXPECT_EQ(bench.core->seen().find(gpu_b)->online_in_flight, 0U);
 }
 
+/// Why a hold ended last.
+struct last_end final : journal_sink {
+  void put(const journal_entry& entry) noexcept override {
+    if (entry.kind == journal_kind::let_go) why = entry.why;
+  }
+  void pass_on() noexcept override {}
+  journal_rule why{};
+};
+
+/// The part on this node of a job on two nodes.
+class GangOnNodes : public ::testing::Test {
+ protected:
+  GangOnNodes() {
+    bench.core->on_gang([this](const gang_state& what) { told.push_back(what); });
+    join(100, gpu_a);
+    bench.attach_all();
+  }
+
+  void join(pid_t pid, gpu_id gpu, role what = role::offline) {
+    observation one;
+    one.kind = observation_kind::process_seen;
+    one.what = what;
+    one.pid = pid;
+    one.start_time = start_time;
+    one.group_key = job;
+    one.count = 2;
+    bench.core->observe(0, one);
+    bench.create_queue(pid, q(0), gpu);
+  }
+  /// The other node answers for a time from now on.
+  void hear(duration time, bool hold = false) {
+    observation one;
+    one.kind = observation_kind::gang_heard;
+    one.group_key = job;
+    one.at = bench.time.now() + time;
+    one.count = hold ? 1 : 0;
+    bench.core->observe(1, one);
+    bench.settle();
+  }
+  bool suspended() { return bench.driver.suspended(100, q(0)); }
+  gang_wish wish() const { return told.empty() ? gang_wish::gone : told.back().wish; }
+
+  std::vector<gang_state> told;
+  last_end ended;
+  core_bench bench{quick_config(), make_fixed_timeslice({.slice = 20ms}), {}, nullptr, &ended};
+  online_client client = bench.client({gpu_a});
+};
+
+TEST_F(GangOnNodes, IsNotHeldBeforeTheOthersAnswer) {
+  EXPECT_EQ(told.back(), (gang_state{.key = job, .nodes = 2, .wish = gang_wish::run}));
+  client.begin();
+  bench.settle();
+  EXPECT_FALSE(suspended());
+  EXPECT_FALSE(bench.group_of(gpu_a)->manageable);
+  hear(3s);
+  EXPECT_TRUE(bench.group_of(gpu_a)->manageable);
+  EXPECT_TRUE(suspended());
+  EXPECT_EQ(wish(), gang_wish::hold);
+  client.end();
+  bench.run_for(20ms);
+  EXPECT_FALSE(suspended());
+  EXPECT_EQ(wish(), gang_wish::run);
+}
+
+TEST_F(GangOnNodes, RunsWhenTheOthersDoNotAnswerAnyMore) {
+  hear(300ms);
+  client.begin();
+  bench.settle();
+  ASSERT_TRUE(suspended());
+  bench.run_for(299ms);
+  EXPECT_TRUE(suspended());
+  bench.run_for(2ms);
+  EXPECT_FALSE(suspended());
+  hear(300ms);
+  EXPECT_TRUE(suspended());
+  hear(-1s);  // One of them cannot hold it.
+  EXPECT_FALSE(suspended());
+}
+
+TEST_F(GangOnNodes, IsHeldForTheOthersAsLongAsTheyAnswer) {
+  hear(300ms, true);
+  EXPECT_TRUE(suspended());
+  EXPECT_EQ(wish(), gang_wish::run);  // Else two nodes would hold each other for ever.
+  hear(300ms, true);
+  bench.run_for(200ms);
+  EXPECT_TRUE(suspended());
+  bench.run_for(101ms);
+  EXPECT_FALSE(suspended());
+  EXPECT_EQ(ended.why, journal_rule::peers);
+  hear(300ms, true);
+  EXPECT_TRUE(suspended());
+  hear(300ms, false);
+  EXPECT_FALSE(suspended());
+}
+
+TEST_F(GangOnNodes, ObeysTheLimitsHereWhoeverWantsItHeld) {
+  for (int i = 0; i < 10; ++i) {
+    hear(1s, true);
+    bench.run_for(100ms);
+  }
+  bench.run_for(50ms);
+  EXPECT_FALSE(suspended());  // max_suspend is 1 s.
+  EXPECT_EQ(wish(), gang_wish::refused);
+  for (int i = 0; i < 2; ++i) {
+    hear(1s, true);
+    bench.run_for(100ms);
+  }
+  EXPECT_TRUE(suspended());  // min_run is 100 ms.
+}
+
+TEST_F(GangOnNodes, IsRefusedWhileItCannotBeHeldHere) {
+  bench.driver.script_attach(200, errc::lost);
+  join(200, gpu_a);
+  bench.settle();
+  EXPECT_EQ(wish(), gang_wish::refused);
+  bench.run_for(15s);
+  EXPECT_EQ(wish(), gang_wish::run);
+  bench.driver.lose_gpu(gpu_a);
+  bench.settle();
+  EXPECT_EQ(wish(), gang_wish::refused);
+}
+
+TEST_F(GangOnNodes, IsGoneWithItsLastProcess) {
+  bench.driver.end_session(100);
+  bench.see_kind(observation_kind::process_gone, 100);
+  bench.settle();
+  EXPECT_EQ(told.back(), (gang_state{.key = job}));
+  hear(1s, true);  // What comes late is of no gang.
+}
+
+/// Its sources were told last that it is gone, so its peers did not count on it any more.
+TEST_F(GangOnNodes, ThatEndsAndBeginsAnewInOneTurnIsThere) {
+  bench.see(100, role::offline);
+  join(100, gpu_a);
+  bench.settle();
+  EXPECT_EQ(told.back(), (gang_state{.key = job, .nodes = 2, .wish = gang_wish::run}));
+}
+
+TEST_F(GangOnNodes, ThatEndsBeforeItWasToldOfIsNotToldOf) {
+  told.clear();
+  observation one;
+  one.kind = observation_kind::process_seen;
+  one.what = role::offline;
+  one.pid = 300;
+  one.start_time = start_time;
+  one.group_key = job + 1;
+  one.count = 2;
+  bench.core->observe(0, one);
+  bench.see_kind(observation_kind::process_gone, 300);
+  bench.settle();
+  EXPECT_TRUE(told.empty());
+}
+
+/// Its ranks on other nodes would wait for the one that runs.
+TEST_F(GangOnNodes, IsRefusedWhileTheDriverRefuses) {
+  bench.driver.script_outcome(100, q(0), outcome::invalid);
+  hear(10s, true);
+  EXPECT_FALSE(suspended());
+  EXPECT_EQ(wish(), gang_wish::refused);
+  EXPECT_EQ(ended.why, journal_rule::refused);
+  bench.run_for(1010ms);  // The backoff is 1 s.
+  EXPECT_TRUE(suspended());
+  EXPECT_EQ(wish(), gang_wish::run);
+}
+
+/// So does a pause of the node.
+TEST_F(GangOnNodes, IsNotHeldForTheOthersWithoutAPolicy) {
+  hear(10s, true);
+  ASSERT_TRUE(suspended());
+  bench.core->set_policy(nullptr);
+  bench.settle();
+  EXPECT_FALSE(suspended());
+  EXPECT_EQ(wish(), gang_wish::refused);
+  EXPECT_EQ(ended.why, journal_rule::no_policy);
+  hear(10s, true);
+  EXPECT_FALSE(suspended());
+  bench.core->set_policy(make_fixed_timeslice());
+  bench.settle();
+  EXPECT_EQ(wish(), gang_wish::run);
+  EXPECT_TRUE(suspended());
+}
+
+TEST_F(GangOnNodes, CountsTheMostNodesThatAMemberKnows) {
+  observation one;
+  one.kind = observation_kind::process_seen;
+  one.what = role::offline;
+  one.pid = 200;
+  one.start_time = start_time;
+  one.group_key = job;
+  one.count = 4;
+  bench.core->observe(0, one);
+  bench.settle();
+  EXPECT_EQ(told.back().nodes, 4U);
+  one.pid = 300;
+  one.count = 3;
+  bench.core->observe(0, one);
+  bench.settle();
+  EXPECT_EQ(told.back().nodes, 4U);
+}
+
+TEST_F(GangOnNodes, IsNotHeldWhileItStops) {
+  hear(1s, true);
+  ASSERT_TRUE(suspended());
+  bench.core->begin_stop();
+  bench.settle();
+  EXPECT_FALSE(suspended());
+  EXPECT_EQ(wish(), gang_wish::refused);
+}
+
 }  // namespace
 }  // namespace sluice::tests::gang_test

@@ -38,7 +38,8 @@ void online_processes::observe(unsigned source, const observation& seen) {
     case observation_kind::pointers_seen:
     case observation_kind::gpu_lost:
     case observation_kind::breaker_kept:
-    case observation_kind::breaker_rearmed: break;
+    case observation_kind::breaker_rearmed:
+    case observation_kind::gang_heard: break;
   }
 }
 

@@ -404,6 +404,7 @@ observation node_scanner::about(observation_kind kind, const process& of) noexce
   seen.pid = of.traits.who.pid;
   seen.start_time = of.traits.who.start_time;
   seen.group_key = of.is.key;
+  if (kind == observation_kind::process_seen) seen.count = of.is.nodes;
   seen.priority = roles::classifier::priority_of(of.traits);
   seen.at = clock::now();
   return seen;

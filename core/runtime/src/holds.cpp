@@ -85,7 +85,8 @@ journal_rule holds::limit_of(const group& which, time_point now) const noexcept 
 journal_rule holds::rule_of(const group& which, time_point now) const noexcept {
   if (released_) return journal_rule::stop;
   if (which.view.what != role::offline) return journal_rule::not_offline;
-  if (!which.view.manageable) return journal_rule::not_manageable;
+  if (!which.manageable_here) return journal_rule::not_manageable;
+  if (!has_peers(which, now)) return journal_rule::peers;
   if (which.forced) return which.forced_by;
   return which.hold_until > now ? journal_rule::refused : which.ended_by;
 }
@@ -103,7 +104,8 @@ void holds::tell(group& which, journal_kind kind, journal_rule why, time_point n
     entry.process = first.id;
     entry.start_time = first.start_time;
   }
-  if (kind == journal_kind::held) entry.until = which.hold_until;
+  if (kind == journal_kind::held)
+    entry.until = why == journal_rule::peers ? which.peers_until : which.hold_until;
   if (kind == journal_kind::let_go) entry.since = which.held_since;
   if (kind == journal_kind::forced) {
     entry.length = config_.min_run;
@@ -120,6 +122,7 @@ void holds::before_policy(time_point now) {
     group* const one = table_.find_group(id);
     if (one == nullptr) continue;
     refresh(*one);
+    settle_manageable(*one, now);
     if (one->hold_until != time_point{} && one->hold_until <= now) {
       one->hold_until = {};
       one->ended_by = journal_rule::expired;
@@ -154,19 +157,31 @@ void holds::after_policy(time_point now) {
     group* const one = table_.find_group(id);
     if (one == nullptr) continue;
     one->touched = false;
-    // The rest of a gang, or of a process on several GPUs, would wait for the part that is off.
-    const bool parts = one->members.size() > 1 || one->gpus.size() > 1;
+    // The rest of a gang, here or on other nodes, or of a process on several GPUs, would wait for
+    // the part that is off.
+    const bool parts = one->members.size() > 1 || one->gpus.size() > 1 || one->nodes >= 2;
+    settle_manageable(*one, now);
     const bool whole =
-        one->view.manageable && (!parts || one->refusing == 0 || one->refusing_until <= now);
-    const bool held = one->hold_until > now && !one->forced && !released_ && whole &&
+        one->manageable_here && (!parts || one->refusing == 0 || one->refusing_until <= now);
+    // Without a policy everything runs, also what peers on other nodes want held.
+    const bool able = !one->forced && !released_ && (has_policy_ || one->nodes < 2) && whole &&
                       one->view.what == role::offline;
+    const bool wanted = one->hold_until > now;
+    const bool peers = one->nodes >= 2 && one->peers_hold;
+    const bool held = able && has_peers(*one, now) && (wanted || peers);
+    const bool was_for_peers = std::exchange(one->for_peers, held && !wanted);
     if (held != one->held) {
       one->held = held;
       if (held) one->held_since = now;
-      held ? tell(*one, journal_kind::held, journal_rule::policy, now)
-           : tell(*one, journal_kind::let_go, rule_of(*one, now), now);
+      if (!held && was_for_peers && has_policy_)
+        one->ended_by = whole ? journal_rule::peers : journal_rule::refused;
+      held
+          ? tell(*one, journal_kind::held, wanted ? journal_rule::policy : journal_rule::peers, now)
+          : tell(*one, journal_kind::let_go, rule_of(*one, now), now);
       for (process* const member : one->members) table_.mark_dirty(*member);
     }
+    if (one->nodes >= 2)
+      tell_wish(*one, !able ? gang_wish::refused : wanted ? gang_wish::hold : gang_wish::run);
     account_cost(*one, now);
     set_deadline(*one, now);
   }
@@ -184,8 +199,20 @@ void holds::after_batches(time_point now) {
   table_.touched().clear();
 }
 
+void holds::settle_manageable(group& which, time_point now) noexcept {
+  const bool manageable = which.manageable_here && has_peers(which, now);
+  if (std::exchange(which.view.manageable, manageable) != manageable) table_.mark_changed(which);
+}
+
+void holds::tell_wish(group& which, gang_wish wish) {
+  const bool same = std::exchange(which.told, wish) == wish;
+  if (std::exchange(which.told_nodes, which.nodes) == which.nodes && same) return;
+  if (hears_gangs_) hears_gangs_({.key = which.key, .nodes = which.nodes, .wish = wish});
+}
+
 void holds::set_deadline(group& which, time_point now) {
   time_point at = which.hold_until == time_point{} ? never : which.hold_until;
+  if (which.nodes >= 2 && which.peers_until > now) at = std::min(at, which.peers_until);
   which.must_run_at = never;
   if (which.off && !which.forced) {
     which.must_run_at = must_run_at(which);
@@ -212,6 +239,11 @@ void holds::account_cost(group& which, time_point now) noexcept {
 
 void holds::release_all() {
   released_ = true;
+  forget_declarations();
+}
+
+void holds::policy_is(bool there) {
+  has_policy_ = there;
   forget_declarations();
 }
 

@@ -7,7 +7,10 @@
 #include "journalist.hpp"
 #include "table.hpp"
 
+#include <functional>
+
 #include "sluice/config.hpp"
+#include "sluice/gang_state.hpp"
 #include "sluice/journal.hpp"
 #include "sluice/statistics.hpp"
 #include "sluice/time.hpp"
@@ -25,9 +28,14 @@ namespace sluice::core {
 /// Threading: reactor thread. Cost: O(touched groups), no allocation once a group was seen.
 class holds {
  public:
-  holds(const scheduler_config& config, table& world, statistics& stats,
-        journalist& journal) noexcept
-      : config_(config), table_(world), stats_(stats), journal_(journal) {}
+  /// \param hears_gangs may be empty; outlives this.
+  holds(const scheduler_config& config, table& world, statistics& stats, journalist& journal,
+        const std::function<void(const gang_state&)>& hears_gangs) noexcept
+      : config_(config),
+        table_(world),
+        stats_(stats),
+        journal_(journal),
+        hears_gangs_(hears_gangs) {}
 
   // The policy's words.
   void declare_hold(group& which, time_point until) noexcept;
@@ -41,8 +49,8 @@ class holds {
   void after_batches(time_point now);
   /// Nothing is held from now on, whatever is declared.
   void release_all();
-  /// Forgets every declaration.
-  void forget_declarations();
+  /// There is another policy, or none: forgets every declaration.
+  void policy_is(bool there);
   time_point next() const noexcept { return deadlines_.next(); }
 
  private:
@@ -53,6 +61,13 @@ class holds {
   time_point must_run_at(const group& which) const noexcept {
     return which.off_since + (config_.max_suspend - which.debt);
   }
+  /// Peers on other nodes answer, and can be held; true of what is on this node alone.
+  static bool has_peers(const group& which, time_point now) noexcept {
+    return which.nodes < 2 || which.peers_until > now;
+  }
+  void forget_declarations();
+  void settle_manageable(group& which, time_point now) noexcept;
+  void tell_wish(group& which, gang_wish wish);
   void set_deadline(group& which, time_point now);
   void account_cost(group& which, time_point now) noexcept;
   journal_rule limit_of(const group& which, time_point now) const noexcept;
@@ -64,8 +79,10 @@ class holds {
   table& table_;
   statistics& stats_;
   journalist& journal_;
+  const std::function<void(const gang_state&)>& hears_gangs_;
   deadline_heap deadlines_;  // By group slot.
   bool released_ = false;
+  bool has_policy_ = false;
 };
 
 }  // namespace sluice::core

@@ -1,6 +1,7 @@
 #include "intake.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace sluice::core {
 
@@ -12,6 +13,10 @@ void intake::observe(unsigned source, const observation& seen) {
       one.seen_by |= bit;
       one.marked_by |= bit;
       if (one.in->key != seen.group_key) members_.move(one, seen.group_key);
+      // Of members that say different numbers, the highest counts.
+      if (const auto nodes = std::max(one.in->nodes, seen.count);
+          std::exchange(one.in->nodes, nodes) != nodes)
+        table_.mark_reshaped(*one.in);
       if (one.priority != seen.priority) {
         one.priority = seen.priority;
         table_.mark_reshaped(*one.in);
@@ -49,6 +54,14 @@ void intake::observe(unsigned source, const observation& seen) {
       one.reset_domain = seen.group_key;
       if (seen.count != 0) table_.view_of(one).slots = seen.count;
       one.shown_by = seen.shows_work ? one.shown_by | bit : one.shown_by & ~bit;
+      break;
+    }
+    case observation_kind::gang_heard: {
+      group* const one = seen.group_key != 0 ? table_.find_gang(seen.group_key) : nullptr;
+      if (one == nullptr || one->nodes < 2) break;
+      one->peers_until = seen.at;
+      one->peers_hold = seen.count != 0;
+      table_.touch(*one);
       break;
     }
     case observation_kind::gpu_lost:

@@ -176,6 +176,7 @@ void membership::reshape() {
     bool attached = false;
     bool all_attached = true;
     bool lost = false;
+    one->refusing_until = {};
     scratch_.clear();
     for (const process* member : one->members) {
       online |= member->what == role::online;
@@ -188,6 +189,9 @@ void membership::reshape() {
         if (!table_.suspends(each->type)) continue;
         scratch_.push_back(each->on->id);
         lost |= each->on->lost;
+        if (each->managed && each->refused) {
+          one->refusing_until = std::max(one->refusing_until, each->hold_off);
+        }
       }
     }
     std::sort(scratch_.begin(), scratch_.end());
@@ -214,7 +218,7 @@ void membership::reshape() {
     for (const process* member : one->members) {
       one->view.priority = std::max(one->view.priority, member->priority);
     }
-    one->view.manageable = offline && attached && all_attached && !lost;
+    one->manageable_here = offline && attached && all_attached && !lost;
     one->view.queues = 0;
     for (const auto number : one->counts) one->view.queues += number;
     table_.mark_changed(*one);

@@ -233,7 +233,8 @@ void reconciler::completed(const batch_result& result, time_point now) {
         const auto wait = backoff(one->failures++);
         one->hold_off = now + wait;
         one->resume_off = suspend ? now : now + wait;
-        if (suspend) actual_.set_refused(*one, true);
+        // After a failed resume, a queue that did not suspend is asked again later.
+        if (suspend || one->refused) actual_.set_refused(*one, true);
         actual_.set_state(*one, queue_state::in_doubt);
         break;
       }

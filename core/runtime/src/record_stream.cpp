@@ -23,6 +23,7 @@ std::string_view to_string(observation_kind value) noexcept {
     case observation_kind::gpu_lost: return "gpu_lost";
     case observation_kind::breaker_kept: return "breaker_kept";
     case observation_kind::breaker_rearmed: return "breaker_rearmed";
+    case observation_kind::gang_heard: return "gang_heard";
     case observation_kind::resync_begin: return "resync_begin";
     case observation_kind::resync_end: break;
   }
@@ -241,7 +242,9 @@ void record_stream::seen(unsigned source, const observation& what) noexcept {
   made.add("queue", what.queue).add("type", what.type);
   if (what.work != online_work::unknown) made.text("work", to_string(what.work));
   made.add("count", what.count).add("waiting", what.waiting).flag("shows_work", what.shows_work);
-  made.when(what.kind == observation_kind::breaker_kept ? "until" : "at", what.at);
+  const bool until =
+      what.kind == observation_kind::breaker_kept || what.kind == observation_kind::gang_heard;
+  made.when(until ? "until" : "at", what.at);
   put(made);
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "sluice/backend.hpp"
+#include "sluice/gang_state.hpp"
 #include "sluice/ids.hpp"
 #include "sluice/journal.hpp"
 #include "sluice/role.hpp"
@@ -116,6 +117,15 @@ struct group {
   bool listed = false;    ///< In changed().
   bool touched = false;   ///< In touched(): its state or its wishes want a look.
   bool reshaped = false;  ///< In reshaped(): its members, queues or GPUs changed.
+
+  bool manageable_here = false;  ///< Without regard to peers on other nodes.
+  // Of a gang with processes on 2 or more nodes; see gang_state.hpp.
+  std::uint32_t nodes = 0;
+  time_point peers_until{};          ///< The peers answer, and can be held, until then.
+  bool peers_hold = false;           ///< Until then, one of them wants it held.
+  gang_wish told = gang_wish::gone;  ///< What sources were told last.
+  std::uint32_t told_nodes = 0;      ///< ...
+  bool for_peers = false;            ///< It is held for them alone.
 
   duration quantum{};  ///< What the policy wants; zero: the driver's default.
 

@@ -48,6 +48,9 @@ class scheduler_impl final : public scheduler {
     core_->on_marks([this](pid_t pid, bool so) {
       for (const auto& each : sources_) each->marks_requests(pid, so);
     });
+    core_->on_gang([this](const gang_state& what) {
+      for (const auto& each : sources_) each->gang_changed(what);
+    });
     core_->on_look([this] { turn(); });
   }
 
@@ -135,6 +138,7 @@ class scheduler_impl final : public scheduler {
     void marks_requests(pid_t pid, bool so) { source_->marks_requests(pid, so); }
     std::string_view name() const noexcept { return source_->name(); }
     void breaker_changed(const breaker_change& what) { source_->breaker_changed(what); }
+    void gang_changed(const gang_state& what) { source_->gang_changed(what); }
     void drain() {
       bool overflow = false;
       for (const auto& one : inboxes_) {

@@ -71,13 +71,14 @@ class core_impl final : public scheduler_core, public backend_listener, public d
         seen_(config_, table_, desk_, [this](pid_t pid, bool so) { marks_requests(pid, so); }),
         clients_(config_, table_, stats_, *desk_, seen_, options.own_pid, journal_, record_.get()),
         pointers_(table_),
-        holds_(config_, table_, stats_, journal_),
+        holds_(config_, table_, stats_, journal_, hears_gangs_),
         reconciler_(config_, table_, actual_, backend_, stats_, journal_, time_),
         reservations_(config_, table_, backend_, journal_),
         quanta_(config_, table_, backend_, journal_),
         attacher_(config_, table_, members_, actual_, backend_, journal_),
         breaker_(config_, table_, actual_, journal_),
         fallback_(std::move(options.fallback)) {
+    holds_.policy_is(policy_ != nullptr);
     tell_policy({}, std::nullopt, time_.now());
     if (record_ == nullptr) return;
     record_->begin({.device = options.record.device,
@@ -96,6 +97,9 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   }
   void on_marks(std::function<void(pid_t pid, bool so)> hear) override {
     hears_marks_ = std::move(hear);
+  }
+  void on_gang(std::function<void(const gang_state&)> hear) override {
+    hears_gangs_ = std::move(hear);
   }
   result<void> start() override { return backend_.start(*this); }
   void observe(unsigned source, const observation& seen) override {
@@ -248,13 +252,14 @@ class core_impl final : public scheduler_core, public backend_listener, public d
   core::seen_requests seen_;
   core::client_ledger clients_;
   core::pointer_ledger pointers_;
+  std::function<void(const gang_state&)> hears_gangs_;
   core::holds holds_;
   core::reconciler reconciler_;
   core::reservations reservations_;
   core::quanta quanta_;
   core::attacher attacher_;
   core::breaker breaker_;
-  std::function<void(pid_t pid, bool so)> hears_marks_;  // May be empty.
+  std::function<void(pid_t pid, bool so)> hears_marks_;  // May be empty, as the next.
   std::vector<event> events_;
   const std::function<std::unique_ptr<policy>()> fallback_;
   bool is_fallback_ = false;         // policy_ was made by it.
@@ -335,6 +340,11 @@ time_point core_impl::step() {
   quanta_.work(now);  // What is to be taken back is, before the attacher gives its process back.
   attacher_.work(now);
   members_.reshape();  // What the attacher gave back is no longer anyone's to suspend.
+  // Before it is told of a gang that began anew in this turn.
+  for (const std::uint64_t key : table_.gone_gangs()) {
+    if (hears_gangs_) hears_gangs_({.key = key});
+  }
+  table_.gone_gangs().clear();
   holds_.after_policy(now);
   reservations_.work(now);
   const bool handed_over = reconciler_.reconcile(now);
@@ -415,7 +425,7 @@ std::unique_ptr<policy> core_impl::make_fallback() noexcept {
 /// Nothing that the old one said is left standing.
 void core_impl::replace_policy(std::unique_ptr<policy> next,
                                std::optional<std::string_view> removed) {
-  holds_.forget_declarations();
+  holds_.policy_is(next != nullptr);
   reservations_.forget();
   quanta_.forget();
   pointer_interval_ = {};

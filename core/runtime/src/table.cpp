@@ -20,6 +20,7 @@ process& table::insert_process(pid_t pid, std::uint64_t start_time) {
 group& table::insert_group(std::uint64_t key) {
   auto& one = groups_.insert();
   for (auto* list : {&changed_, &touched_, &reshaped_}) list->reserve(groups_.capacity());
+  gone_gangs_.reserve(groups_.capacity());
   for (auto& each : gpus_) {
     each.offline.reserve(groups_.capacity());
     view_of(each).offline = each.offline;
@@ -45,6 +46,7 @@ void table::erase(process& which) {
 
 void table::erase(group& which) {
   if (which.key != 0) by_key_.erase(which.key);
+  if (which.told != gang_wish::gone) gone_gangs_.push_back(which.key);
   groups_.erase(which.id);
   ++shape_;
 }

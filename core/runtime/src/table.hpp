@@ -133,6 +133,8 @@ class table final : public world {
   /// For membership::reshape().
   std::vector<group_id>& reshaped() noexcept { return reshaped_; }
   std::vector<process_id>& dirty() noexcept { return dirty_; }
+  /// Keys of gangs on several nodes that have ended here.
+  std::vector<std::uint64_t>& gone_gangs() noexcept { return gone_gangs_; }
   std::vector<process_id>& attach_candidates() noexcept { return attach_candidates_; }
 
   // world
@@ -177,6 +179,7 @@ class table final : public world {
   std::vector<group_id> reshaped_;
   std::vector<process_id> dirty_;
   std::vector<process_id> attach_candidates_;
+  std::vector<std::uint64_t> gone_gangs_;
 };
 
 }  // namespace sluice::core

@@ -62,6 +62,8 @@ group_picture picture_of(const group& one, time_point now) {
                      .gang = one.key != 0,
                      .actual = one.view.actual,
                      .state_since = one.view.state_since,
+                     .nodes = one.nodes,
+                     .peers_answer = one.nodes >= 2 && one.peers_until > now,
                      .manageable = one.view.manageable,
                      .wanted_off = one.hold_until > now,
                      .wanted_until = one.hold_until,

@@ -30,6 +30,7 @@ inline std::string text(const observation& seen) {
     case observation_kind::gpu_lost: return "gpu lost";
     case observation_kind::breaker_kept:
     case observation_kind::breaker_rearmed: return "a breaker's";
+    case observation_kind::gang_heard: return "peers of a gang";
     case observation_kind::resync_begin: return "begin";
     case observation_kind::resync_end: return "end";
   }

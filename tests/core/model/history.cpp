@@ -29,6 +29,9 @@ constexpr std::uint32_t gpus = 3;
 constexpr std::size_t most_clients = 4;
 constexpr duration slice = 20ms;
 
+/// Gangs 2 and 3 are on as many nodes, gang 1 on this one alone.
+constexpr std::uint64_t gangs = 3;
+
 gpu_id gpu(std::uint32_t number) { return gpu_id{1 + number % gpus}; }
 
 bool same(const observation& one, const observation& other) {
@@ -101,9 +104,9 @@ class judged final : public policy {
 /// or was dropped, and then all is asked for again.
 class said final : public source {
  public:
-  /// \param apart it has a thread of its own: what it says may find its inbox full, and a resync
-  ///              comes when that thread gets to it.
-  said(reference& judge, bool apart) : judge_(judge), apart_(apart) {}
+  /// \param number the second has a thread of its own: what it says may find its inbox full, and a
+  ///               resync comes when that thread gets to it.
+  said(reference& judge, unsigned number) : judge_(judge), number_(number), apart_(number != 0) {}
 
   /// What waits to be said.
   std::deque<observation> waiting;
@@ -129,6 +132,7 @@ class said final : public source {
     }
   }
   void stop() override {}
+  void gang_changed(const gang_state& what) override { judge_.gang_changed(number_, what); }
 
   void say(const observation& one) {
     const auto push = [&] {
@@ -169,6 +173,7 @@ class said final : public source {
     std::deque<observation> sent;
   };
   reference& judge_;
+  const unsigned number_;
   const bool apart_;
   reactor* loop_ = nullptr;
   std::array<sent_box, 2> inboxes_;
@@ -218,7 +223,7 @@ class player {
     loop_ = loop.get();
     std::vector<std::unique_ptr<source>> sources;
     for (unsigned i = 0; i < model_sources; ++i) {
-      auto one = std::make_unique<said>(*judge_, i != 0);
+      auto one = std::make_unique<said>(*judge_, i);
       one->say_all = [this, i] { say_all(i); };
       sources_[i] = one.get();
       sources.push_back(std::move(one));
@@ -251,6 +256,7 @@ class player {
     found.overflows = seen.inbox_overflows;
     found.forced = seen.forced_resumes;
     found.restarts = seen.backend_restarts;
+    found.for_peers = judge_->for_peers();
     return found;
   }
 
@@ -306,6 +312,7 @@ class player {
     observation said = about(one, observation_kind::process_seen);
     said.what = one.what[source];
     said.group_key = one.key;
+    said.count = one.key < 2 ? 0 : static_cast<std::uint32_t>(one.key);
     said.priority = one.priority;
     return said;
   }
@@ -361,7 +368,7 @@ class player {
 
   void describe(process& one, std::uint32_t bits) {
     one.what = {static_cast<role>(bits % 3), static_cast<role>(bits / 3 % 3)};
-    one.key = &one == &slot_[own_slot] ? 0 : std::array<std::uint64_t, 4>{0, 0, 1, 2}[bits / 9 % 4];
+    one.key = &one == &slot_[own_slot] ? 0 : std::array<std::uint64_t, 4>{0, 3, 1, 2}[bits / 9 % 4];
     one.priority = static_cast<std::uint8_t>(bits / 36 % 16);
   }
 
@@ -387,6 +394,15 @@ class player {
     said.group_key = key;
     said.at = at;
     sources_[source]->say(said);
+  }
+
+  void say_peers(std::uint64_t gang, time_point until, bool hold) {
+    observation said;
+    said.kind = observation_kind::gang_heard;
+    said.group_key = gang;
+    said.at = until;
+    said.count = hold ? 1 : 0;
+    sources_[1]->say(said);
   }
 
   // Steps.
@@ -502,6 +518,10 @@ class player {
         sources_[0]->say(said);
         break;
       }
+      case op::peers:
+        say_peers(1 + one.a % gangs, one.b == 1 ? never : time_.now() + one.b * 1ms,
+                  one.c % 2 != 0);
+        break;
       case op::fault:
         driver_->script(at.pid, driver_queue_id{one.b % 6},
                         static_cast<model_driver::fault>(one.c % 3));
@@ -630,7 +650,10 @@ class player {
     come_to_rest();
     if (!judge_->complaint().empty()) return;
     const bool everything_runs = whose % 3 != 2;
-    if (everything_runs) set_policy(whose % 3, 0);
+    if (everything_runs) {
+      set_policy(whose % 3, 0);
+      for (std::uint64_t gang = 1; gang <= gangs; ++gang) say_peers(gang, {}, false);
+    }
     // The longest wait: for a process that could not be managed.
     run_for(everything_runs ? 75s : 62s);
     if (!judge_->complaint().empty()) return;
@@ -723,11 +746,11 @@ steps make_steps(std::uint64_t seed, std::size_t count) {
       {op::exec, 4},      {op::role, 25},     {op::create, 90},   {op::destroy, 45},
       {op::gpu, 6},       {op::tell, 50},     {op::repeat, 12},   {op::resync, 8},
       {op::begin, 90},    {op::end, 90},      {op::enlist, 20},   {op::withdraw, 6},
-      {op::pointers, 12}, {op::fault, 25},    {op::latency, 12},  {op::stuck, 1},
-      {op::no_attach, 5}, {op::no_submit, 6}, {op::no_detach, 4}, {op::mute, 10},
-      {op::order, 10},    {op::hang_up, 6},   {op::lose_gpu, 4},  {op::rearm, 12},
-      {op::keep, 1},      {op::fall_back, 3}, {op::crash, 4},     {op::restore, 15},
-      {op::configure, 6}, {op::policy, 12},   {op::rest, 3}};
+      {op::pointers, 12}, {op::peers, 90},    {op::fault, 25},    {op::latency, 12},
+      {op::stuck, 1},     {op::no_attach, 5}, {op::no_submit, 6}, {op::no_detach, 4},
+      {op::mute, 10},     {op::order, 10},    {op::hang_up, 6},   {op::lose_gpu, 4},
+      {op::rearm, 12},    {op::keep, 1},      {op::fall_back, 3}, {op::crash, 4},
+      {op::restore, 15},  {op::configure, 6}, {op::policy, 12},   {op::rest, 3}};
   std::uint32_t sum = 0;
   for (const kind& one : kinds) sum += one.weight;
   steps all{{op::world, below(2), below(64)}};
@@ -756,6 +779,10 @@ steps make_steps(std::uint64_t seed, std::size_t count) {
         if (below(3) == 0) break;
         next.b = 2 + 36 * below(16);
         if (below(3) == 0) next.b += 9 * below(4);
+        break;
+      case op::peers:
+        next.a = below(8) == 0 ? 0 : 1 + below(2);
+        next.b = below(4) == 0 ? below(2) : below(2000);
         break;
       case op::latency: next.b = below(30'000); break;
       case op::mute: next.b = below(60'000); break;

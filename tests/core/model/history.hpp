@@ -34,6 +34,8 @@ enum class op : std::uint8_t {
   enlist,     ///< a: client, b: its GPUs by bit.
   withdraw,   ///< a: client.
   pointers,   ///< a: slot, b: GPU, c: what they say.
+  peers,      ///< a: gang, b: for how many milliseconds they answer; 1: for ever, c: odd: they want
+              ///< it held.
   fault,      ///< a: slot, b: queue, c: which.
   latency,    ///< a: slot, b: microseconds.
   stuck,      ///< a: slot.
@@ -75,6 +77,7 @@ struct verdict {
   std::uint64_t overflows = 0;
   std::uint64_t forced = 0;
   std::uint64_t restarts = 0;
+  std::uint64_t for_peers = 0;
   bool well() const noexcept { return complaint.empty(); }
 };
 

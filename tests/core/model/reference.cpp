@@ -111,6 +111,7 @@ void reference::observed(unsigned source, const observation& seen) {
           one.in->forced_until = never;
         }
       }
+      one.in->nodes = std::max(one.in->nodes, seen.count);
       one.priority = seen.priority;
       one.by[source].what = seen.what;
       break;
@@ -159,6 +160,14 @@ void reference::observed(unsigned source, const observation& seen) {
     case observation_kind::breaker_rearmed:
       if (gpus_.contains(seen.gpu)) close_breaker(known(seen.gpu));
       break;
+    case observation_kind::gang_heard: {
+      const auto found = by_key_.find(seen.group_key);
+      const auto gang = found != by_key_.end() ? found->second.lock() : nullptr;
+      if (!gang || gang->nodes < 2) break;
+      gang->answered_until = seen.at;
+      gang->peers_hold = seen.count != 0;
+      break;
+    }
     case observation_kind::pointers_seen: break;
     case observation_kind::resync_begin:
       for (process& one : known_) {
@@ -232,6 +241,7 @@ void reference::queue_added(process_id target, const queue_info& info) {
   known.ring = info.incarnation;
   known.managed = true;
   known.not_before = {};
+  known.refused = false;
   update_all();
 }
 
@@ -274,6 +284,10 @@ void reference::completed(const batch_result& result) {
       if (found == one->queues.end() || !found->second.managed) continue;
       known_queue& queue = found->second;
       const bool was_off = is_off(queue.is);
+      if (suspend) {
+        queue.refused =
+            result.outcomes[i] == outcome::invalid || result.outcomes[i] == outcome::failed;
+      }
       switch (result.outcomes[i]) {
         case outcome::done:
           queue.is = suspend ? state::suspended : state::running;
@@ -467,6 +481,24 @@ bool reference::manageable(const books& group) const {
   return some && std::none_of(gpus.begin(), gpus.end(), [&](gpu_id id) { return is_lost(id); });
 }
 
+gang_wish reference::wish_of(const books& group) const {
+  const auto found = told_[0].find(group.key);
+  return found != told_[0].end() ? found->second.wish : gang_wish::gone;
+}
+
+/// The driver did not suspend all of it, and is not asked again yet.
+bool reference::is_refused(const books& group) const {
+  for (const process* const one : group.members) {
+    for (const auto& [id, queue] : one->queues) {
+      if (queue.managed && suspends(queue.type) && queue.refused &&
+          queue.not_before > time_.now()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 std::set<reference::books*> reference::all_books() const {
   std::set<books*> all;
   for (const process& one : known_) all.insert(one.in.get());
@@ -540,6 +572,12 @@ bool reference::works(gpu_id id) const {
                      [&](const client& one) { return covers(one, id) && earned(one.last_begin); });
 }
 
+bool reference::online_waits(const books& group) const {
+  const auto gpus = gpus_of(group);
+  return std::any_of(gpus.begin(), gpus.end(),
+                     [&](gpu_id id) { return count_on(id) != 0 && !vague_on(id); });
+}
+
 // What the scheduler does ------------------------------------------------------------------------
 
 void reference::attach_called(process_id target, pid_t pid, std::uint64_t start_time,
@@ -597,6 +635,14 @@ void reference::quantum_called(process_id target, duration length) {
   }
 }
 
+void reference::gang_changed(unsigned source, const gang_state& what) {
+  gang_state& last = told_[source][what.key];
+  const std::string which = "gang: " + std::to_string(what.key) + " ";
+  if (what.wish == last.wish && what.nodes == last.nodes) complain(which + "is told again");
+  if (what.wish != gang_wish::gone && what.nodes < 2) complain(which + "is of one node");
+  last = what;
+}
+
 void reference::submit_called(const batch& work, const result<void>& answer) {
   const bool suspend = work.kind == command_kind::suspend;
   const std::string what = suspend ? "suspend: " : "resume: ";
@@ -639,6 +685,9 @@ void reference::submit_called(const batch& work, const result<void>& answer) {
     if (one->in->forced) complain(what + name(*one) + ": it has not run for min_run yet");
     if (stopping_) complain(what + name(*one) + " after the stop");
     if (policy_ == policy_in_force::none) complain(what + name(*one) + ", and nobody wants it");
+    if (!has_answer(*one->in)) complain(what + name(*one) + ": its peers do not answer");
+    if (!is_wanted(*one->in)) complain(what + name(*one) + ": neither policy nor peers want it");
+    for_peers_ += one->in->nodes >= 2 && wish_of(*one->in) == gang_wish::run ? 1U : 0U;
   }
   if (!answer) {
     const bool busy = answer.error() == errc::busy || answer.error() == errc::full;
@@ -682,8 +731,8 @@ void reference::deciding(const snapshot& seen) {
       }
     }
     for (const gpu_id id : gpus) {
-      expected[id].emplace_back(group->off, manageable(*group), managed, priority,
-                                std::vector<gpu_id>(gpus.begin(), gpus.end()), counts);
+      expected[id].emplace_back(group->off, manageable(*group) && has_answer(*group), managed,
+                                priority, std::vector<gpu_id>(gpus.begin(), gpus.end()), counts);
     }
   }
   for (const gpu_view& on : seen.table.gpus()) {
@@ -784,20 +833,24 @@ void reference::idle() {
           off_within(group, config_.floor_window) > most_off() + negligible + rounding) {
         complain(which + " below offline_floor");
       }
-      if (policy_ == policy_in_force::fixed_timeslice &&
+      if (!has_answer(group)) complain(which + " though its peers do not answer");
+      if (!is_wanted(group)) complain(which + " though neither policy nor peers want it");
+      if (policy_ == policy_in_force::fixed_timeslice && !peers_want(group) &&
           std::none_of(gpus.begin(), gpus.end(), [&](gpu_id on) { return works(on); })) {
         complain(which + " without online work");
       }
     }
   }
-  if (policy_ != policy_in_force::fixed_timeslice || stopping_) return;
+  judge_wishes();
+  if (policy_ == policy_in_force::none || stopping_) return;
   // The other way round: what has to make room does.
   for (const books* const group : all_books()) {
     if (!manageable(*group) || group->forced || floor_is_near(*group)) continue;
-    const auto gpus = gpus_of(*group);
-    const bool wanted = std::any_of(gpus.begin(), gpus.end(),
-                                    [&](gpu_id id) { return count_on(id) != 0 && !vague_on(id); });
-    if (!wanted) continue;
+    const bool peers = peers_want(*group);
+    if (!peers && !(has_answer(*group) && policy_ == policy_in_force::fixed_timeslice &&
+                    online_waits(*group))) {
+      continue;
+    }
     const auto all_queues = [&](auto&& holds) {
       for (const process* const one : group->members) {
         for (const auto& [id, queue] : one->queues) {
@@ -815,8 +868,50 @@ void reference::idle() {
           return queue.is != state::running || one.in_flight || now < one.lane_from;
         })) {
       complain("turn: " + name(**group->members.begin()) +
-               "'s group runs although online work waits for its GPU");
+               (peers ? "'s gang runs although its peers want it held"
+                      : "'s group runs although online work waits for its GPU"));
     }
+  }
+}
+
+/// What was told last of each gang on several nodes is so.
+void reference::judge_wishes() {
+  if (told_[0] != told_[1]) complain("gang: sources are told different things");
+  for (const auto& [key, what] : told_[0]) {
+    const auto gang = by_key_[key].lock();
+    const bool there = gang != nullptr && gang->nodes >= 2;
+    if (there != (what.wish != gang_wish::gone)) {
+      complain("gang: " + std::to_string(key) + (there ? " is told to be gone" : " is gone"));
+    }
+  }
+  for (const books* const group : all_books()) {
+    if (group->nodes >= 2) judge_wish(*group);
+  }
+}
+
+void reference::judge_wish(const books& group) {
+  const time_point now = time_.now();
+  const auto told = told_[0].find(group.key);
+  const std::string which = "gang: " + std::to_string(group.key) + " ";
+  if (told == told_[0].end()) return complain(which + "is not told of");
+  if (told->second.nodes != group.nodes) complain(which + "has another number of nodes");
+  const gang_wish wish = told->second.wish;
+  if (policy_ == policy_in_force::none || stopping_ || !manageable(group) || group.forced ||
+      is_refused(group)) {
+    if (wish != gang_wish::refused) complain(which + "cannot be held, and is not refused");
+    return;
+  }
+  // A limit may be reached in the other account, and not in this one.
+  if (floor_is_near(group) || (group.off && now + rounding >= must_run_at(group))) return;
+  if (wish == gang_wish::refused) return complain(which + "is refused, and can be held");
+  if (policy_ != policy_in_force::fixed_timeslice) return;
+  if (online_waits(group) && wish != gang_wish::hold) {
+    complain(which + "is not to be held, and online work waits for its GPU");
+  }
+  const auto gpus = gpus_of(group);
+  if (wish == gang_wish::hold &&
+      std::none_of(gpus.begin(), gpus.end(), [&](gpu_id on) { return works(on); })) {
+    complain(which + "is to be held without online work");
   }
 }
 

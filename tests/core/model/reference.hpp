@@ -23,6 +23,7 @@
 
 #include "sluice/backend.hpp"
 #include "sluice/config.hpp"
+#include "sluice/gang_state.hpp"
 #include "sluice/observation.hpp"
 #include "sluice/policy.hpp"
 #include "sluice/time.hpp"
@@ -76,6 +77,7 @@ class reference {
   void detach_called(process_id target, const result<void>& answer);
   void submit_called(const batch& work, const result<void>& answer);
   void quantum_called(process_id target, duration length);
+  void gang_changed(unsigned source, const gang_state& what);
   void deciding(const snapshot& seen);
 
   /// Nothing is left to be done at this time.
@@ -100,6 +102,8 @@ class reference {
   std::uint64_t commands() const noexcept { return commands_; }
   std::uint64_t begins() const noexcept { return begins_; }
   std::uint64_t forced() const noexcept { return forced_; }
+  /// Suspends that only peers on other nodes wanted.
+  std::uint64_t for_peers() const noexcept { return for_peers_; }
 
  private:
   enum class state : std::uint8_t { running, suspending, suspended, resuming, doubt };
@@ -115,6 +119,7 @@ class reference {
     time_point off_since{};   // When it left "running".
     time_point not_before{};  // The driver refused to suspend it.
     int failures = 0;         // In a row.
+    bool refused = false;     // Did not suspend when last asked to.
   };
   /// What is held together.
   struct books {
@@ -127,6 +132,9 @@ class reference {
     bool forced = false;
     time_point forced_until = never;
     std::deque<std::pair<time_point, time_point>> stretches;  // Off, ended ones.
+    std::uint32_t nodes = 0;  // 2 or more: it has peers on other nodes, which...
+    time_point answered_until{};
+    bool peers_hold = false;
   };
   enum class session : std::uint8_t { none, attaching, attached, detaching };
   struct process {
@@ -192,6 +200,21 @@ class reference {
   static bool is_off(const state& one) noexcept { return one != state::running; }
   role role_of(const books& group) const noexcept;
   bool manageable(const books& group) const;
+  bool has_answer(const books& group) const {
+    return group.nodes < 2 || group.answered_until > time_.now();
+  }
+  bool peers_want(const books& group) const {
+    return group.nodes >= 2 && group.peers_hold && has_answer(group);
+  }
+  /// What was told last.
+  gang_wish wish_of(const books& group) const;
+  /// As was told, and as peers want it; of a gang on several nodes.
+  bool is_wanted(const books& group) const {
+    const gang_wish wish = wish_of(group);
+    return group.nodes < 2 || wish == gang_wish::hold ||
+           (wish == gang_wish::run && peers_want(group));
+  }
+  bool is_refused(const books& group) const;
   std::set<gpu_id> gpus_of(const books& group) const;
   void update(books& group);
   void update_all();
@@ -203,7 +226,10 @@ class reference {
   duration most_off() const;
   /// Whether offline_floor may have forced it, by an account that is coarser than this one.
   bool floor_is_near(const books& group) const;
+  void judge_wish(const books& group);
+  void judge_wishes();
   bool works(gpu_id id) const;
+  bool online_waits(const books& group) const;
   std::uint64_t count_on(gpu_id id) const;
   bool vague_on(gpu_id id) const;
   std::string name(const process& which) const;
@@ -217,6 +243,7 @@ class reference {
   std::list<process> known_;
   std::map<gpu_id, gpu> gpus_;
   std::map<std::uint64_t, std::weak_ptr<books>> by_key_;
+  std::array<std::map<std::uint64_t, gang_state>, model_sources> told_;
   std::map<process_id, std::pair<pid_t, std::uint64_t>> targets_;  // All there ever were.
   std::vector<client> clients_;
   std::vector<gpu_id> rearms_;
@@ -228,6 +255,7 @@ class reference {
   std::uint64_t commands_ = 0;
   std::uint64_t begins_ = 0;
   std::uint64_t forced_ = 0;
+  std::uint64_t for_peers_ = 0;
 };
 
 }  // namespace sluice::tests

@@ -8,12 +8,12 @@
 namespace sluice::tests {
 namespace {
 
-constexpr std::array<std::string_view, 36> names{
-    "world",    "turn",      "wait",    "start",    "exit",   "exec",      "role",      "create",
-    "destroy",  "gpu",       "tell",    "repeat",   "resync", "begin",     "end",       "enlist",
-    "withdraw", "pointers",  "fault",   "latency",  "stuck",  "no_attach", "no_submit", "no_detach",
-    "mute",     "order",     "hang_up", "lose_gpu", "rearm",  "keep",      "fall_back", "crash",
-    "restore",  "configure", "policy",  "rest"};
+constexpr std::array<std::string_view, 37> names{
+    "world",     "turn",     "wait",      "start",   "exit",     "exec",  "role",      "create",
+    "destroy",   "gpu",      "tell",      "repeat",  "resync",   "begin", "end",       "enlist",
+    "withdraw",  "pointers", "peers",     "fault",   "latency",  "stuck", "no_attach", "no_submit",
+    "no_detach", "mute",     "order",     "hang_up", "lose_gpu", "rearm", "keep",      "fall_back",
+    "crash",     "restore",  "configure", "policy",  "rest"};
 static_assert(names.size() == static_cast<std::size_t>(op::rest) + 1);
 
 /// One pass: chunks, then halves of them, down to single steps. \return whether it got shorter.

@@ -106,6 +106,8 @@ enum class journal_rule : std::uint8_t {
   refused,         ///< The driver does not suspend a part of it, so the rest runs as well.
   not_offline,     ///< Its role is another one now.
   stop,            ///< The scheduler stops.
+  peers,           ///< The gang's peers on other nodes: held, because one of them wants it; let go,
+                   ///< because none does any more, or they do not answer, or refuse.
 };
 
 constexpr std::string_view to_string(journal_rule value) noexcept {
@@ -118,6 +120,7 @@ constexpr std::string_view to_string(journal_rule value) noexcept {
     case journal_rule::not_manageable: return "not manageable";
     case journal_rule::refused: return "refused by the driver";
     case journal_rule::not_offline: return "not offline";
+    case journal_rule::peers: return "peers";
     case journal_rule::stop: break;
   }
   return "stop";

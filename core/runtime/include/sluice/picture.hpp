@@ -62,6 +62,8 @@ struct group_picture {
   bool gang = false;  ///< Held as one because something said that its processes belong together.
   run_state actual = run_state::running;
   time_point state_since{};
+  std::uint32_t nodes = 0;    ///< Of a gang on several nodes, 2 or more.
+  bool peers_answer = false;  ///< Of such a gang: the other nodes answer, and can hold it.
   bool manageable = false;    ///< As group_view::manageable.
   bool wanted_off = false;    ///< The policy wants it held...
   time_point wanted_until{};  ///< ...until then.

@@ -15,8 +15,8 @@
 ///              all of scheduler_config.
 ///   seen       an observation of `source` (31: of the backend): what (observation_kind), pid,
 ///              start, role, group, priority, gpu, queue, type (uapi number), work, count,
-///              shows_work, at, until (of breaker_kept; left out: never). Times `at` of nothing are
-///              left out.
+///              shows_work, at, until (of gang_heard, and of breaker_kept; left out: never). Times
+///              `at` of nothing are left out.
 ///   overflow   source dropped `count` observations, which it will repeat.
 ///   client     id, name, gpus (left out: all of them), target_request, target_ttft, target_itl
 ///              (nanoseconds): registered.

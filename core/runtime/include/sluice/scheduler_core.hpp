@@ -14,6 +14,7 @@
 #include "sluice/breaker.hpp"
 #include "sluice/client_host.hpp"
 #include "sluice/config.hpp"
+#include "sluice/gang_state.hpp"
 #include "sluice/journal.hpp"
 #include "sluice/observation.hpp"
 #include "sluice/online_client.hpp"
@@ -73,6 +74,9 @@ class scheduler_core {
   /// Who hears, within step(), which processes mark their requests: as source::marks_requests().
   /// Between steps.
   virtual void on_marks(std::function<void(pid_t pid, bool so)> hear) = 0;
+  /// Who hears, within step(), what is wanted of gangs on several nodes: as source::gang_changed().
+  /// Between steps.
+  virtual void on_gang(std::function<void(const gang_state&)> hear) = 0;
   /// Starts the backend.
   [[nodiscard]] virtual result<void> start() = 0;
   /// One item of what source number `source` (0 to 30) saw. Between steps.

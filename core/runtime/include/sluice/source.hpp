@@ -9,6 +9,7 @@
 
 #include "sluice/breaker.hpp"
 #include "sluice/client_host.hpp"
+#include "sluice/gang_state.hpp"
 #include "sluice/inbox.hpp"
 #include "sluice/reactor.hpp"
 #include "sluice/result.hpp"
@@ -60,6 +61,9 @@ class source {
     (void)pid;
     (void)so;
   }
+  /// What the scheduler wants of a gang on several nodes is new. For who tells the other nodes,
+  /// which answer with observation_kind::gang_heard. Must not block.
+  virtual void gang_changed(const gang_state& what) { (void)what; }
 };
 
 }  // namespace sluice

@@ -17,12 +17,13 @@
 namespace sluice {
 
 enum class observation_kind : std::uint8_t {
-  process_seen,   ///< pid, start_time, what, group_key, priority.
-  process_gone,   ///< pid, start_time.
-  queue_seen,     ///< pid, start_time, queue, gpu, type.
-  queue_gone,     ///< pid, start_time, queue.
-  gpu_seen,       ///< gpu, group_key, count: its hardware slots for compute queues, 0: not known;
-                  ///< shows_work.
+  process_seen,  ///< pid, start_time, what, group_key, priority, count: nodes with processes of its
+                 ///< gang, as far as they are more than one.
+  process_gone,  ///< pid, start_time.
+  queue_seen,    ///< pid, start_time, queue, gpu, type.
+  queue_gone,    ///< pid, start_time, queue.
+  gpu_seen,      ///< gpu, group_key, count: its hardware slots for compute queues, 0: not known;
+                 ///< shows_work.
   pointers_seen,  ///< pid, start_time, gpu, work, waiting, count: packets that the process's
                   ///< queues there got since the last one. Only when work changed or packets came,
                   ///< and only while source::poll_pointers() or backend::poll_work() asks for it.
@@ -31,6 +32,8 @@ enum class observation_kind : std::uint8_t {
   breaker_rearmed,  ///< gpu: an operator said that it works again. As scheduler::rearm().
   resync_begin,     ///< All that follows up to resync_end is the whole truth of this source...
   resync_end,       ///< ...and what was not named in between is gone.
+  gang_heard,       ///< group_key: of a gang on several nodes. Its peers there answer, and can be
+                    ///< held, until `at`. count: 1 if one of them wants the gang held until then.
 };
 
 struct observation {
@@ -48,9 +51,9 @@ struct observation {
   std::uint64_t group_key = 0;   ///< Processes with the same non-zero key form one group (a gang),
                                  ///< GPUs with the same non-zero key are reset
                                  ///< together.
-  std::uint32_t count = 0;       ///< gpu_seen, pointers_seen.
+  std::uint32_t count = 0;       ///< process_seen, gpu_seen, pointers_seen, gang_heard.
   std::uint32_t waiting = 0;     ///< pointers_seen: submissions that have not begun, if known.
-  time_point at{};               ///< When it was seen, but for breaker_kept.
+  time_point at{};               ///< When it was seen, but for breaker_kept and gang_heard.
 };
 static_assert(std::is_trivially_copyable_v<observation>);
 

@@ -34,7 +34,8 @@ struct group_view {
   role what = role::unmatched;
   run_state actual = run_state::running;
   bool manageable = false;  ///< A hold can take effect: every process of it that has compute queues
-                            ///< is attached, and none of its GPUs is lost.
+                            ///< is attached, none of its GPUs is lost, and its peers on other
+                            ///< nodes, if any, answer and can be held.
   std::uint8_t priority = 0;     ///< 0 to 15, the highest of its processes'; 0 where nothing
                                  ///< was said.
   std::uint32_t queues = 0;      ///< Managed queues: compute, and copy where that is asked for.
