@@ -171,7 +171,7 @@ class server_impl final : public server, public session_home {
           " may not be " + std::string(to_string(what)) +
           ": the scheduler's configuration does not grant this role to its user, groups or "
           "cgroup; see may_claim_" +
-          std::string(to_string(what)) + " in [roles]";
+          std::string(to_string(what)) + " in [roles], and sluice role set";
     return false;
   }
 

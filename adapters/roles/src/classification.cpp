@@ -99,6 +99,7 @@ class table_reader {
     if (name == "gang_variables") return texts(node, rules_.gangs.variables);
     if (name == "gang_cgroups") return texts(node, rules_.gangs.cgroups);
     if (name == "allow_partial_gang") return flag(node, rules_.gangs.allow_partial);
+    if (name == "gang_across_nodes") return across(node);
     troubles_.push_back({&node, std::string{name} + " is not a setting of [roles]"});
     return false;
   }
@@ -281,6 +282,13 @@ class table_reader {
       return wrong(node, "a list of " + allowed + ", role = ... }");
     // One that is gone is no mistake: the file outlives it, and its pid's next owner is another.
     if (const auto who = identity_of(static_cast<pid_t>(*number))) rules_.by_pid[*who] = *what;
+    return true;
+  }
+  bool across(const toml::node& node) {
+    const auto given = node.value_exact<std::string>();
+    if (!given || (!given->empty() && *given != "slurm"))
+      return wrong(node, R"("slurm", or "" for none)");
+    rules_.gangs.across_nodes = given->empty() ? gang_engine::none : gang_engine::slurm;
     return true;
   }
   bool gangs(const toml::node& node) {

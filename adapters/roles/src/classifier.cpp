@@ -70,8 +70,9 @@ role_reason classifier::reason_of(const process_traits& of, std::span<const queu
   } else if (const auto found = stored_.released.find(of.who); found != stored_.released.end()) {
     why.bar = role_bar::released;
     why.released_until = found->second;
-  } else if (!by_word && of.hidden_environment && granted(of, role::online)) {
-    // What it claims where nobody sees it may be that it is online.
+  } else if (!by_word && of.hidden_environment &&
+             (granted(of, role::online) || rules_.gangs.across_nodes != gang_engine::none)) {
+    // Its environment may say that it is online, or in a gang on several nodes.
     why.bar = role_bar::hidden_environment;
   }
   if (why.bar != role_bar::none) why.is = role::unmatched;
@@ -190,6 +191,22 @@ bool grants(const claim_grant& grant, const process_traits& to) {
   return std::ranges::any_of(grant.cgroups, [&](const std::string& pattern) {
     return matches_cgroup(pattern, to.cgroups);
   });
+}
+
+bool may_be(const classification_rules& rules, role what, const process_identity& who,
+            uid_t connected_as) {
+  const claim_grant& grant =
+      what == role::online ? rules.may_claim_online : rules.may_claim_offline;
+  if (grants(grant, who.pid, connected_as)) return true;
+  process_traits of{.who = who};
+  if (!read_changing_traits(of)) return false;
+  classifier by{rules};
+  by.set_roles({});  // Those of its clients.
+  if (!rules.role_store.empty()) {
+    std::string why;  // Discovery logs it.
+    if (auto stored = role_store{rules.role_store}.read(why)) by.set_stored(std::move(*stored));
+  }
+  return by.role_of(of, {}, false) == what;  // Without its environment: no claim counts.
 }
 
 }  // namespace sluice::roles

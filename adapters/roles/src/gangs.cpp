@@ -3,6 +3,7 @@
 #include "pattern.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "sluice/os/proc.hpp"
 
@@ -72,6 +73,27 @@ std::optional<gang_membership> by_ranks(const process_traits& process) {
   return gang_membership{.name = name.take(), .whole = true, .rank = *rank, .size = *size};
 }
 
+/// A component of such a job has a job number and nodes of its own, and may wait for the others.
+bool is_heterogeneous(const process_traits& process) {
+  return number_of(process, "SLURM_HET_SIZE").value_or(1) > 1;
+}
+
+std::optional<gang_membership> across_nodes(const gang_rules& rules,
+                                            const process_traits& process) {
+  if (rules.across_nodes != gang_engine::slurm || !process.as) return {};
+  const auto job = number_of(process, "SLURM_JOB_ID");
+  // Not those of a step: the job's other steps may be what it waits for.
+  auto nodes = number_of(process, "SLURM_JOB_NUM_NODES");
+  if (!nodes) nodes = number_of(process, "SLURM_NNODES");
+  constexpr std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
+  if (!job || *job > most || !nodes || *nodes < 2 || *nodes > most) return {};
+  if (is_heterogeneous(process)) return {};
+  return gang_membership{
+      .name = (name_of_parts{"slurm, several nodes"} << process.as->user << *job).take(),
+      .nodes = static_cast<std::uint32_t>(*nodes),
+      .key_across = slurm_job{process.as->user, static_cast<std::uint32_t>(*job)}.key()};
+}
+
 std::optional<gang_membership> by_slurm(const process_traits& process) {
   const std::string* const job = filled_value_of(process, "SLURM_JOB_ID");
   if (job == nullptr || !process.as) return {};
@@ -103,23 +125,25 @@ std::optional<gang_membership> by_pod(const process_traits& process) {
 }  // namespace
 
 std::set<std::string, std::less<>> variables_of_gangs(const gang_rules& rules) {
-  std::set<std::string, std::less<>> wanted{"SLURM_NNODES", "SLURM_JOB_NUM_NODES"};
+  std::set<std::string, std::less<>> wanted{"SLURM_NNODES", "SLURM_JOB_NUM_NODES",
+                                            "SLURM_HET_SIZE"};
   wanted.insert(rules.variables.begin(), rules.variables.end());
   if (rules.ranks) wanted.insert({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"});
-  if (rules.slurm) wanted.insert("SLURM_JOB_ID");
+  if (rules.slurm || rules.across_nodes == gang_engine::slurm) wanted.insert("SLURM_JOB_ID");
   return wanted;
 }
 
 gang_membership gang_of(const gang_rules& rules, const process_traits& process) {
   auto found = by_configuration(rules, process);
+  if (!found) found = across_nodes(rules, process);
   if (!found && rules.ranks) found = by_ranks(process);
   if (!found && rules.slurm) found = by_slurm(process);
   if (!found && rules.pods) found = by_pod(process);
   if (!found) return {};
-  if (found->size == 0) {
+  if (found->size == 0 && found->nodes == 0) {
     auto nodes = number_of(process, "SLURM_NNODES");
     if (!nodes) nodes = number_of(process, "SLURM_JOB_NUM_NODES");
-    found->far = nodes && *nodes > 1;
+    found->far = (nodes && *nodes > 1) || is_heterogeneous(process);
   }
   return *found;
 }
@@ -157,6 +181,7 @@ gang_book::settled gang_book::settle(const gang_membership& member, role_reason&
     why.ranks = member.size;
   }
   const role what = why.is;
+  if (what == role::offline && member.nodes != 0) return {what, member.key_across, member.nodes};
   if (member.whole) return {what, key_of(in.key)};
   if (what == role::unmatched) return {what, 0};
   return {what, key_of(what == role::offline ? in.offline_key : in.key)};

@@ -44,7 +44,8 @@ std::string bar_text(const role_reason& value) {
     case role_bar::released:
       return ", but released by 'sluice release' until " + clock_text(value.released_until);
     case role_bar::hidden_environment:
-      return ", but sluice cannot read its environment, which may claim the role online";
+      return ", but sluice cannot read its environment, which may claim the role online or name a "
+             "gang on several nodes";
     case role_bar::gang_incomplete:
       return ", but its gang is not complete on this node (" + std::to_string(value.ranks_seen) +
              " of " + std::to_string(value.ranks) + " ranks)";

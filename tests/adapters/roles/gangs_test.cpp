@@ -187,5 +187,47 @@ TEST(GangBook, GivesNoKeyTwice) {
   EXPECT_NE(settle(book, {with({{"SLURM_JOB_ID", "7"}})}, {role::offline}), first);
 }
 
+// Slurm's jobs of several nodes, which the nodes hold together.
+TEST(GangAcrossNodes, IsAJobOfSlurmWithTheSameKeyOnAllNodes) {
+  const gang_rules across{.across_nodes = gang_engine::slurm};
+  const auto job = [&](std::map<std::string, std::string, std::less<>> more, uid_t user = 1000) {
+    more.insert({"SLURM_JOB_ID", "7"});
+    return gang_of(across, with(more, {}, user));
+  };
+  const gang_membership found = job({{"SLURM_JOB_NUM_NODES", "3"}});
+  EXPECT_EQ(found.nodes, 3U);
+  EXPECT_FALSE(found.far);
+  EXPECT_EQ(slurm_job::of(found.key_across).user, 1000U);
+  EXPECT_EQ(slurm_job::of(found.key_across).number, 7U);
+  // Ranks that the job numbers by itself belong to it.
+  EXPECT_EQ(
+      job({{"SLURM_NNODES", "3"}, {"RANK", "0"}, {"WORLD_SIZE", "6"}, {"MASTER_ADDR", "a"}}).nodes,
+      3U);
+  EXPECT_NE(job({{"SLURM_NNODES", "3"}}, 1001).key_across, found.key_across);
+  // What is on one node, and what may wait for jobs of other numbers.
+  EXPECT_EQ(job({{"SLURM_NNODES", "1"}}).nodes, 0U);
+  EXPECT_TRUE(job({{"SLURM_NNODES", "3"}, {"SLURM_HET_SIZE", "2"}}).far);
+  EXPECT_TRUE(job({{"SLURM_NNODES", "1"}, {"SLURM_HET_SIZE", "2"}}).far);
+  EXPECT_EQ(job({{"SLURM_NNODES", "5000000000"}}).nodes, 0U);
+  EXPECT_TRUE(gang_of({}, with({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "3"}})).far);
+  EXPECT_TRUE(gang_of({}, with({{"SLURM_JOB_ID", "7"}, {"SLURM_HET_SIZE", "2"}})).far);
+  EXPECT_FALSE(gang_of({}, with({{"SLURM_JOB_ID", "7"}, {"SLURM_HET_SIZE", "1"}})).far);
+}
+
+TEST(GangAcrossNodes, StaysOffline) {
+  const gang_rules across{.across_nodes = gang_engine::slurm};
+  const gang_membership member =
+      gang_of(across, with({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "3"}}));
+  gang_book book{false};
+  book.begin();
+  book.see(member);
+  const gang_book::settled offline = book.settle(member, role::offline);
+  EXPECT_EQ(offline, (gang_book::settled{role::offline, member.key_across, 3}));
+  // A server of the same job is none of it.
+  const gang_book::settled online = book.settle(member, role::online);
+  EXPECT_NE(online.key, offline.key);
+  EXPECT_EQ(online.nodes, 0U);
+}
+
 }  // namespace
 }  // namespace sluice::roles::gangs_test

@@ -22,6 +22,7 @@
 
 #include "sluice/os/file_watch.hpp"
 #include "sluice/os/unique_fd.hpp"
+#include "sluice/roles/classification.hpp"
 
 namespace sluice::roles::role_store_test {
 namespace {
@@ -388,6 +389,30 @@ TEST_F(RoleWatch, TellsNothingWithoutAPath) {
   file_watch watch{""};
   EXPECT_EQ(watch.fd(), -1);
   EXPECT_FALSE(watch.changed());
+}
+
+/// As a client asks: granted, or given by an administrator, but not by its registration.
+TEST_F(RoleStore, LetsAProcessBeWhatItSays) {
+  const process_identity self = identity_of(::getpid()).value();
+  classification_rules rules;
+  rules.role_store = directory_ + "/lib/sluice/roles";
+  rules.may_claim_online = rules.may_claim_offline = {};
+  const auto may = [&](role what) { return may_be(rules, what, self, ::getuid()); };
+  EXPECT_FALSE(may(role::online));
+  rules.by_process = {{self, role::online}};
+  EXPECT_FALSE(may(role::online));
+  ASSERT_TRUE(store_.set("/*", role::online, message_)) << message_;
+  EXPECT_TRUE(may(role::online));
+  EXPECT_FALSE(may(role::offline));
+  ASSERT_TRUE(store_.set(self, role::unmatched, message_)) << message_;
+  EXPECT_FALSE(may(role::online)) << "a role of the process comes before that of its cgroup";
+  std::ofstream(rules.role_store) << "nonsense\n";
+  EXPECT_FALSE(may(role::online));
+  rules.by_pid = {{self, role::online}};
+  EXPECT_TRUE(may(role::online));
+  rules.by_pid = {};
+  rules.may_claim_online = claim_grant::own_user();
+  EXPECT_TRUE(may(role::online));
 }
 
 }  // namespace

@@ -23,7 +23,8 @@
  *            call while the scheduler is awake: one write to an eventfd while it sleeps. The first
  *            call in a forked child is the exception.
  * Trust:     a process's role is granted by the scheduler's configuration, by its user, group or
- *            cgroup. Without a grant everything here works and nothing counts; status says why.
+ *            cgroup, or set by an administrator for its pid or cgroup. Without that everything
+ *            here works and nothing counts; status says why.
  * Stability: a program built against this header works with every later library of the same
  *            SLUICE_CLIENT_VERSION_MAJOR. Structures grow at their end only and say how large the
  *            caller's are. New values may appear where a comment says so.

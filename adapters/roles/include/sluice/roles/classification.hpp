@@ -78,6 +78,9 @@ struct ring_rule {
   friend bool operator==(const ring_rule&, const ring_rule&) = default;
 };
 
+/// Who starts jobs on several nodes, and says so in their environment.
+enum class gang_engine : std::uint8_t { none, slurm };
+
 /// What makes processes a gang: a group that is suspended as one, for the others of it would wait
 /// (spinning, mostly) for the one that does not run. The first that a process fits:
 ///
@@ -98,11 +101,17 @@ struct gang_rules {
   bool ranks = true;
   bool slurm = true;
   bool pods = true;
-  /// Whether a gang that reaches beyond this node may be offline. It does when not all ranks 0 to
-  /// WORLD_SIZE - 1 are among the processes seen here (so no address need be resolved, and a gang
-  /// is untouched until its last rank has opened the device), or, in other gangs, when SLURM_NNODES
-  /// (or SLURM_JOB_NUM_NODES) is 2 or more. Off: its offline processes are unmatched. Since that is
-  /// the environment's word, a process can so escape being offline: on where users would.
+  /// Jobs of this engine on several nodes are gangs whose offline processes are held on all nodes
+  /// or on none, while the nodes answer each other (sluice/gang_state.hpp). They come after 1
+  /// above. Slurm: SLURM_JOB_ID, and SLURM_JOB_NUM_NODES (or SLURM_NNODES) of 2 or more; parts of
+  /// heterogeneous jobs are not.
+  gang_engine across_nodes = gang_engine::none;
+  /// Whether another gang that reaches beyond this node may be offline. It does when not all ranks
+  /// 0 to WORLD_SIZE - 1 are among the processes seen here (so no address need be resolved, and a
+  /// gang is untouched until its last rank has opened the device), or, in other gangs, when
+  /// SLURM_NNODES (or SLURM_JOB_NUM_NODES) is 2 or more. Off: its offline processes are unmatched.
+  /// Since that is the environment's word, a process can so escape being offline: on where users
+  /// would.
   bool allow_partial = false;
 
   friend bool operator==(const gang_rules&, const gang_rules&) = default;
@@ -154,6 +163,19 @@ struct classification_rules {
 
   friend bool operator==(const classification_rules&, const classification_rules&) = default;
 };
+
+/// Whether a process may have the role that it asks for, as a client does: it is granted that role,
+/// or an administrator has given it that role already (role store, `by_pid`, `by_cgroup`).
+///
+/// \param who          hold a pidfd, and see afterwards that it has not ended meanwhile.
+/// \param connected_as as for grants().
+///
+/// Threading: any thread.
+/// Errors:    false where its cgroups cannot be read. A role store that cannot be read has no
+///            roles.
+/// Cost:      reads of /proc, and of the role store where the role is not granted.
+[[nodiscard]] bool may_be(const classification_rules& rules, role what, const process_identity& who,
+                          uid_t connected_as);
 
 /// Reads the table [roles] of a TOML file, then the variable SLUICE_ROLES: TOML too, the table's
 /// content ("online_priority = 12"), each key in place of the file's. README.md lists the keys with

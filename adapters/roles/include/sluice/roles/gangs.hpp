@@ -23,10 +23,25 @@ struct gang_membership {
   bool far = false;    ///< Its environment says that there are members elsewhere.
   std::uint64_t rank = 0;
   std::uint64_t size = 0;  ///< Ranks in all; 0: not numbered.
+  /// Of a gang whose nodes agree on holds (gang_rules::across_nodes), else 0. The key is the same
+  /// on all of them.
+  std::uint32_t nodes = 0;
+  std::uint64_t key_across = 0;
 
   friend bool operator==(const gang_membership&, const gang_membership&) = default;
 };
 gang_membership gang_of(const gang_rules& rules, const process_traits& process);
+
+/// A Slurm job, as gang_membership::key_across.
+struct slurm_job {
+  std::uint32_t user = 0;
+  std::uint32_t number = 0;
+
+  constexpr std::uint64_t key() const noexcept { return std::uint64_t{user} << 32 | number; }
+  static constexpr slurm_job of(std::uint64_t key) noexcept {
+    return {static_cast<std::uint32_t>(key >> 32), static_cast<std::uint32_t>(key)};
+  }
+};
 
 /// Gives gangs their keys. One look at the node after another: begin(), see() for every process,
 /// then settle() for every process.
@@ -39,6 +54,7 @@ class gang_book {
   struct settled {
     role what = role::unmatched;
     std::uint64_t key = 0;
+    std::uint32_t nodes = 0;  ///< 2 or more: the key is gang_membership::key_across.
 
     friend bool operator==(const settled&, const settled&) = default;
   };
@@ -69,8 +85,8 @@ class gang_book {
 
   bool allow_partial_;
   std::map<std::string, gang> gangs_;
-  std::uint64_t last_key_ =
-      0x6761'6e67'0000'0000;  // "gang", for other sources number theirs; never given twice
+  // Never given twice. Keys of gangs across nodes begin with a user, which is never so high.
+  std::uint64_t last_key_ = 0xffff'ffff'0000'0000;
 };
 
 }  // namespace sluice::roles

@@ -36,7 +36,7 @@ enum class role_bar : std::uint8_t {
   none,
   own,                 ///< It is the program that asks.
   released,            ///< See stored_roles::released.
-  hidden_environment,  ///< It might claim there that it is online.
+  hidden_environment,  ///< It might say there that it is online, or in a gang on several nodes.
   gang_incomplete,     ///< Not all ranks are among the processes seen on this node.
   gang_beyond,         ///< Its environment says that its gang is on several nodes.
 };
