@@ -43,7 +43,8 @@ constexpr std::array rules{
     std::pair{journal_rule::not_manageable, std::string_view{"not_manageable"}},
     std::pair{journal_rule::refused, std::string_view{"refused"}},
     std::pair{journal_rule::not_offline, std::string_view{"not_offline"}},
-    std::pair{journal_rule::stop, std::string_view{"stop"}}};
+    std::pair{journal_rule::stop, std::string_view{"stop"}},
+    std::pair{journal_rule::peers, std::string_view{"peers"}}};
 
 /// Times in one state, whose current one counts as well.
 class stretch {
@@ -85,8 +86,12 @@ struct per_group {
   std::uint64_t processes = 0;  ///< Now.
   std::uint64_t suspensions = 0;
   duration suspended{};
+  std::uint64_t off = 0;  ///< Processes that are suspended now.
+  std::uint64_t holds = 0;
+  stretch held;         ///< While `off` is not 0.
   bool listed = false;  ///< On the page, once anything is to be said of it.
   duration shown{};     ///< At most: one that went on although it had ended is not taken back.
+  duration held_shown{};
   time_point last{};
 };
 
@@ -109,6 +114,8 @@ struct metrics::counts {
   std::uint64_t held = 0;
   std::uint64_t missed = 0;
   time_buckets suspensions;
+  span_targets targets{};
+  std::array<std::uint64_t, span_kinds> late{};  ///< Spans, by span_kind.
 
   per_group& group(const std::string& name) { return groups[name]; }
   /// Under which name a group counts.
@@ -119,13 +126,28 @@ struct metrics::counts {
     group(of.group).suspensions += count;
     of.suspensions += count;
   }
+  void begin_off(member& of, time_point since) {
+    per_group& in = group(of.group);
+    if (!of.off.open() && in.off++ == 0) {
+      ++in.holds;
+      in.held.begin(since);
+    }
+    of.off = {};
+    of.off.begin(since);
+  }
+  void end_off(member& of, time_point at) {
+    per_group& in = group(of.group);
+    if (of.off.open() && --in.off == 0) in.held.end(at);
+    of.off = {};
+  }
   void end_suspension(member& of, duration length, time_point at) {
     per_group& in = group(of.group);
     in.suspended += length;
     in.last = at;
     suspensions.record(length);
     of.suspended += length;
-    of.off = {};
+    if (!of.off.open()) begin_off(of, at - length);
+    end_off(of, at);
   }
   void drop(member& of, time_point at) {
     if (of.off.open()) end_suspension(of, of.off.until(at), at);
@@ -138,6 +160,8 @@ struct metrics::counts {
 metrics::metrics(process_reader read)
     : counts_(std::make_unique<counts>()), read_(std::move(read)) {}
 metrics::~metrics() = default;
+
+void metrics::aim(const span_targets& targets) { counts_->targets = targets; }
 
 void metrics::hear(const journal_entry& entry) {
   counts& to = *counts_;
@@ -163,13 +187,18 @@ void metrics::hear(const journal_entry& entry) {
       break;
     case journal_kind::process_off:
       if (process == to.processes.end()) break;
-      process->second.off.begin(entry.at);
+      if (!process->second.off.open()) to.begin_off(process->second, entry.at);
       to.begin_suspensions(process->second, 1);
       break;
     case journal_kind::process_on:
       if (process == to.processes.end()) break;
       if (!process->second.off.open()) to.begin_suspensions(process->second, 1);  // that was lost
       to.end_suspension(process->second, entry.length, entry.at);
+      break;
+    case journal_kind::span_end:
+      if (const auto kind = static_cast<std::size_t>(entry.span);
+          kind < span_kinds && to.targets[kind] != duration{} && entry.length > to.targets[kind])
+        ++to.late[kind];
       break;
     case journal_kind::held: ++to.held; break;
     case journal_kind::let_go:
@@ -220,9 +249,15 @@ void metrics::mend(const picture& now) {
       const duration lost = each.off_total - current - of.suspended;
       if (each.off_count > of.suspensions)
         to.begin_suspensions(of, each.off_count - of.suspensions);
-      if (lost > duration::zero()) to.end_suspension(of, lost, now.at);
-      of.off = {};
-      if (each.off) of.off.begin(each.off_since);
+      if (lost > duration::zero()) {
+        time_point end = each.off ? each.off_since : now.at;
+        if (of.off.open()) end = std::min(end, now.at - of.off.until(now.at) + lost);
+        to.end_suspension(of, lost, end);
+      }
+      if (each.off)
+        to.begin_off(of, each.off_since);
+      else
+        to.end_off(of, now.at);
     }
   }
   for (auto& [id, each] : to.processes)
@@ -299,6 +334,18 @@ class page {
       const auto kind = static_cast<span_kind>(i);
       buckets_of({{"span", to_string(kind)}}, from.span_length[i]);
     }
+  }
+
+  void of_targets(const span_targets& targets, std::span<const std::uint64_t> late) {
+    text_.family("sluice_span_target_seconds", metric_type::gauge,
+                 "Target of the policy: 99 % of the spans take at most this time.");
+    for (std::size_t i = 0; i < span_kinds; ++i)
+      if (targets[i] != duration{})
+        text_.sample({{"span", to_string(static_cast<span_kind>(i))}}, seconds(targets[i]));
+    text_.family("sluice_late_spans", metric_type::counter,
+                 "Spans that took longer than the policy's target.");
+    for (std::size_t i = 0; i < span_kinds; ++i)
+      text_.sample({{"span", to_string(static_cast<span_kind>(i))}}, late[i]);
   }
 
   void of_picture() {
@@ -400,6 +447,17 @@ class page {
       of.listed = true;
       of.shown = std::max(of.shown, of.suspended + now_off[name]);
       text_.sample({{"group", name}}, seconds(of.shown));
+    }
+    text_.family("sluice_group_holds", metric_type::counter,
+                 "Number of times that processes of the group were suspended. Suspensions that "
+                 "overlap count once.");
+    for (const auto& [name, count] : users) text_.sample({{"group", name}}, groups.at(name).holds);
+    text_.family("sluice_group_held_seconds", metric_type::counter,
+                 "Time in which at least one process of the group was suspended.");
+    for (const auto& [name, count] : users) {
+      auto& of = groups.at(name);
+      of.held_shown = std::max(of.held_shown, of.held.until(now_));
+      text_.sample({{"group", name}}, seconds(of.held_shown));
     }
     text_.family("sluice_processes", metric_type::gauge, "Processes that use a GPU, by role.");
     for (std::size_t i = 0; i < by_role.size(); ++i)
@@ -504,6 +562,7 @@ std::string metrics::text(metrics_form form, const metrics_moment& moment, time_
   made.of_suspensions(from.suspensions);
   made.of_decisions(from.held, from.let_go, from.forced);
   made.of_statistics();
+  made.of_targets(from.targets, from.late);
   made.counter(
       "journal_lost",
       "Journal entries lost because the reader was too slow; other metrics do not include them.",

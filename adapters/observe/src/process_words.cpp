@@ -67,15 +67,18 @@ std::string_view slurm_job(std::string_view path) {
   return job == path.npos ? std::string_view{} : word(path.substr(job + part.size()));
 }
 
-/// The uid of ".../kubepods/burstable/pod<uid>" or ".../kubepods-burstable-pod<uid>.slice".
-std::string_view pod_uid(std::string_view path) {
+/// The uid of ".../kubepods/burstable/pod<uid>" or ".../kubepods-burstable-pod<uid>.slice". In the
+/// second form, kubelet replaces each dash of the uid, which systemd would read as a level.
+std::string pod_uid(std::string_view path) {
   for (auto at = path.find("kubepods"); at != path.npos; at = path.find("pod", at + 1)) {
     const bool begins = at != 0 && (path[at - 1] == '/' || path[at - 1] == '-');
     const std::string_view rest = path.substr(at);
     if (begins && rest.starts_with("pod") && rest.size() > 3) {
-      const std::string_view found = word(rest.substr(3));
-      if (!found.empty() && std::isxdigit(static_cast<unsigned char>(found.front())) != 0)
+      std::string found{word(rest.substr(3))};
+      if (!found.empty() && std::isxdigit(static_cast<unsigned char>(found.front())) != 0) {
+        std::ranges::replace(found, '_', '-');
         return found;
+      }
     }
   }
   return {};
@@ -100,7 +103,7 @@ std::string job_of_cgroups(std::string_view text) {
   for (; !text.empty(); text.remove_prefix(std::min(first_line(text).size() + 1, text.size()))) {
     const std::string_view line = first_line(text);
     if (const auto job = slurm_job(line); !job.empty()) return tame("slurm:" + std::string{job});
-    if (const auto pod = pod_uid(line); !pod.empty()) return tame("pod:" + std::string{pod});
+    if (const auto pod = pod_uid(line); !pod.empty()) return tame("pod:" + pod);
   }
   return {};
 }

@@ -177,6 +177,36 @@ TEST(Metrics, SayWhatHappened) {
   is("sluice_journal_lost_total", 5);
 }
 
+TEST(Metrics, CountSpansThatTakeLongerThanTheTarget) {
+  filled all;
+  const auto ended = [](span_kind kind, duration length) {
+    journal_entry made = entry(journal_kind::span_end, 5s);
+    made.span = kind;
+    made.length = length;
+    return made;
+  };
+  all.counted.hear(ended(span_kind::request, 1h));  // before there is a target
+  all.counted.aim(targets_in("slo:offline=0,request.p99=50ms,resume_cost=10ms"));
+  all.counted.hear(ended(span_kind::request, 50ms));
+  all.counted.hear(ended(span_kind::request, 51ms));
+  all.counted.hear(ended(span_kind::ttft, 1h));
+  auto values = all.page().values;
+  EXPECT_EQ(values.at(R"(sluice_late_spans_total{span="request"})"), 1);
+  EXPECT_EQ(values.at(R"(sluice_late_spans_total{span="ttft"})"), 0);
+  EXPECT_EQ(values.at(R"(sluice_span_target_seconds{span="request"})"), 0.05);
+  EXPECT_FALSE(values.contains(R"(sluice_span_target_seconds{span="ttft"})"));
+}
+
+TEST(SpanTargets, AreThoseOfThePolicysText) {
+  EXPECT_EQ(targets_in("slo:request.p99=50ms"), (span_targets{50ms, 0ms, 0ms}));
+  EXPECT_EQ(targets_in("slo:itl.p99=60ms,offline=0.1,ttft.p99=400ms"),
+            (span_targets{0ms, 400ms, 60ms}));
+  EXPECT_EQ(targets_in("shadow:of=slo,ttft.p99=1s"), (span_targets{0ms, 1s, 0ms}));
+  EXPECT_EQ(targets_in("mine:another_request.p99=50ms"), span_targets{});
+  EXPECT_EQ(targets_in("slo:request.p99=soon"), span_targets{});
+  EXPECT_EQ(targets_in(""), span_targets{});
+}
+
 TEST(Metrics, HaveEachCounterOfTheScheduler) {
   filled all;
   std::uint64_t number = 0;
@@ -217,6 +247,7 @@ TEST(Metrics, BeginEachCounterAtZero) {
         R"(sluice_releases_total{why="policy"})", R"(sluice_releases_total{why="refused"})",
         R"(sluice_breaker_opens_total{gpu="7",cause="reset"})",
         R"(sluice_queue_failures_total{gpu="7",outcome="failed"})",
+        R"(sluice_late_spans_total{span="request"})",
         R"(sluice_driver_call_errors_total{gpu="7",command="suspend"})"}) {
     ASSERT_TRUE(values.contains(each)) << each;
     EXPECT_EQ(values.at(each), 0) << each;
@@ -256,6 +287,32 @@ TEST(Metrics, TakeTheLengthOfASuspensionWhoseBeginWasLost) {
   EXPECT_EQ(values[R"(sluice_group_suspensions_total{group="slurm:42"})"], 1);
   EXPECT_EQ(values[R"(sluice_group_suspended_seconds_total{group="slurm:42"})"], 2);
   EXPECT_EQ(values["sluice_suspension_seconds_sum"], 2);
+  EXPECT_EQ(values[R"(sluice_group_holds_total{group="slurm:42"})"], 1);
+  EXPECT_EQ(values[R"(sluice_group_held_seconds_total{group="slurm:42"})"], 2);
+}
+
+// The processes of a pod are suspended together: what its user wants to know is how often and how
+// long the pod was.
+TEST(Metrics, CountOverlappingSuspensionsOfAGroupOnce) {
+  metrics counted{words};
+  for (unsigned id = 1; id <= 2; ++id) counted.hear(of_process(journal_kind::process, 0s, id));
+  counted.hear(of_process(journal_kind::process_off, 1s, 1));
+  counted.hear(of_process(journal_kind::process_off, 2s, 2));
+  counted.hear(on(3s, 1, 2s));
+  counted.hear(on(4s, 2, 2s));
+  counted.hear(of_process(journal_kind::process_off, 6s, 2));
+  const auto at = [&](duration when, const std::string& what) {
+    return read_page(counted.text(metrics_form::prometheus, {}, start + when),
+                     metrics_form::prometheus)
+        .values.at("sluice_group_" + what + R"(_total{group="slurm:42"})");
+  };
+  EXPECT_EQ(at(8s, "suspensions"), 3);
+  EXPECT_EQ(at(8s, "suspended_seconds"), 6);
+  EXPECT_EQ(at(8s, "holds"), 2);
+  EXPECT_EQ(at(8s, "held_seconds"), 5) << "1 s to 4 s, and 6 s to now";
+  counted.hear(of_process(journal_kind::process_gone, 9s, 2));
+  EXPECT_EQ(at(20s, "held_seconds"), 6) << "it ended while it was suspended";
+  EXPECT_EQ(at(20s, "holds"), 2);
 }
 
 TEST(Metrics, GoByAPictureWhereEntriesWereLost) {
@@ -288,6 +345,8 @@ TEST(Metrics, GoByAPictureWhereEntriesWereLost) {
   counted.hear(on(29s, 2, 9s));
   EXPECT_EQ(at(30s, suspended), 10) << "1 s and 9 s";
   EXPECT_EQ(at(30s, R"(sluice_group_suspensions_total{group="slurm:42"})"), 2);
+  EXPECT_EQ(at(30s, R"(sluice_group_held_seconds_total{group="slurm:42"})"), 10);
+  EXPECT_EQ(at(30s, R"(sluice_group_holds_total{group="slurm:42"})"), 2);
 }
 
 TEST(Metrics, AreTheSameInBothForms) {

@@ -17,7 +17,7 @@ TEST(ProcessWords, KnowJobsByTheirCgroups) {
   EXPECT_EQ(job_of_cgroups("4:memory:/slurm/uid_1000/job_17/step_batch\n0::/\n"), "slurm:17");
   EXPECT_EQ(job_of_cgroups("0::/kubepods.slice/kubepods-besteffort.slice/"
                            "kubepods-besteffort-pod1f3a_22.slice/cri-containerd-aa.scope\n"),
-            "pod:1f3a_22");
+            "pod:1f3a-22");
   EXPECT_EQ(job_of_cgroups("0::/kubepods/burstable/pod0aa1-2b\n"), "pod:0aa1-2b");
   EXPECT_EQ(job_of_cgroups("0::/user.slice/user-1000.slice/session-2.scope\n"), "");
   EXPECT_EQ(job_of_cgroups("0::/podman/job_3\n"), "");

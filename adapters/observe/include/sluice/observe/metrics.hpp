@@ -9,6 +9,7 @@
 
 #include "sluice/journal.hpp"
 #include "sluice/observe/process_words.hpp"
+#include "sluice/observe/span_targets.hpp"
 #include "sluice/picture.hpp"
 #include "sluice/statistics.hpp"
 
@@ -55,6 +56,8 @@ class metrics {
   metrics(const metrics&) = delete;
   metrics& operator=(const metrics&) = delete;
 
+  /// The targets in force from now on: spans that take longer count as late.
+  void aim(const span_targets& targets);
   void hear(const journal_entry& entry);
   /// So many entries of the journal were lost.
   void missed(std::uint64_t entries);
