@@ -6,6 +6,9 @@
 #include "output.hpp"
 #include "subcommand.hpp"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -42,6 +45,9 @@ std::vector<std::string> not_ready(const daemon_config& config) {
                                 error && error != std::errc::no_such_file_or_directory
                                     ? "cannot be found: " + error.message()
                                     : "does not exist"));
+  else if (::access(config.node.files.directory.c_str(), W_OK) != 0)
+    found.push_back(fmt::format("directory {} is not writable for this user: {}",
+                                config.node.files.directory, error_text(errno)));
   if (config.node.mode == node_mode::enforce && here.agent.empty())
     found.push_back(
         fmt::format("program sluice-agent not found, or not executable for this user "
@@ -53,6 +59,11 @@ std::vector<std::string> not_ready(const daemon_config& config) {
   if (!by_rule && roles.role_store.empty() && roles.may_claim_offline == roles::claim_grant{})
     found.push_back(
         "no rule of [roles] can make a process offline, so sluice never suspends one; add a rule");
+  if (config.node.mode == node_mode::observe &&
+      roles.gangs.across_nodes != roles::gang_engine::none)
+    found.push_back(
+        "gang_across_nodes of [roles] has no effect in mode observe: gangs on several nodes run; "
+        "set mode to \"enforce\", and run sluice-gangs");
   const auto& driver = config.node.driver;
   if (config.node.mode == node_mode::observe && config.node.settings.scheduler.see_unmarked &&
       driver && !driver->survey_sees_work())

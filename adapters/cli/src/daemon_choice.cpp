@@ -43,13 +43,14 @@ std::optional<chosen_daemon> choose_daemon(const std::string& config, const node
 }
 
 std::string words_of(const daemon_config& config) {
+  const auto& roles = config.node.settings.roles;
   return fmt::format(
-      "mode {}, policy {}, driver {}, files in {}, role store {}",
+      "mode {}, policy {}, driver {}, files in {}, role store {}{}",
       config.node.mode == node_mode::enforce ? "enforce" : "observe (attaches to no process)",
       config.policy.empty() ? "from a plugin, wrapped by another policy" : config.policy,
       config.node.driver ? config.node.driver->name() : config.driver, config.node.files.directory,
-      config.node.settings.roles.role_store.empty() ? "none"
-                                                    : config.node.settings.roles.role_store);
+      roles.role_store.empty() ? "none" : roles.role_store,
+      roles.gangs.across_nodes == roles::gang_engine::none ? "" : ", gangs across nodes by Slurm");
 }
 
 }  // namespace sluice::cli

@@ -259,6 +259,7 @@ std::string rule_text(const std::string& rule) {
     return "some of its queues cannot be suspended (not attached, or a breaker is open)";
   if (rule == "refused by the driver") return "the driver did not suspend some of its queues";
   if (rule == "not offline") return "its role is no longer offline";
+  if (rule == "peers") return "as the other nodes of its gang";
   if (rule == "stop") return "the scheduler is stopping";
   return rule;
 }
@@ -305,6 +306,63 @@ std::string decision_text(const json::object& decision, bool acted) {
   if (const auto more = count_of(decision, "more_commands"); more != 0)
     text += fmt::format("; and {} more commands", more);
   return text;
+}
+
+/// Of the spans of the last minutes.
+std::string target_line(const json::object& spans) {
+  std::string line = fmt::format("target: {} p99 {:.2f} of {:g} ms", text_of(spans, "span"),
+                                 number_of(spans, "p99_ms"), number_of(spans, "target_ms"));
+  line += has(spans, "kept") ? flag_of(spans, "kept") ? ", kept" : ", MISSED" : "";
+  return line + fmt::format(" ({} spans in the last 5 to 10 minutes)", count_of(spans, "count"));
+}
+
+/// "kept", "missed:request,itl"; "?": too few spans to know; "-": the policy has no target.
+std::string targets_text(const json::object& status) {
+  std::string missed;
+  bool any = false;
+  bool unknown = false;
+  for (const json::object* each : objects_of(status, "spans")) {
+    if (!has(*each, "target_ms")) continue;
+    any = true;
+    unknown = unknown || !has(*each, "kept");
+    if (has(*each, "kept") && !flag_of(*each, "kept"))
+      missed += (missed.empty() ? "missed:" : ",") + text_of(*each, "span");
+  }
+  if (!missed.empty()) return missed;
+  return !any ? "-" : unknown ? "?" : "kept";
+}
+
+/// What a fleet's table shows of a node, from the column STATE on: each a word, for awk.
+std::vector<std::string> fleet_cells(const json::object& status) {
+  const auto& node = object_of(status, "node");
+  const bool enforces = text_of(node, "mode") == "enforce";
+  const auto gpus = objects_of(status, "gpus");
+  double busy = 0;
+  std::string breakers;
+  for (const json::object* each : gpus) {
+    busy += number_of(*each, "busy_share") / static_cast<double>(gpus.size());
+    if (flag_of(*each, "breaker_open"))
+      breakers += (breakers.empty() ? "" : ",") + number_text(*each, "gpu_id");
+  }
+  std::size_t offline = 0;
+  std::size_t held = 0;
+  for (const json::object* each : objects_of(status, "groups")) {
+    if (text_of(*each, "role") != "offline") continue;
+    ++offline;
+    if (flag_of(*each, "held")) ++held;
+  }
+  return {flag_of(node, "driver_gone")               ? "driver-gone"
+          : has(node, "paused")                      ? "paused"
+          : enforces && !flag_of(node, "backend_up") ? "no-agent"
+                                                     : text_of(node, "mode"),
+          std::to_string(gpus.size()),
+          text_of(node, "driver"),
+          text_of(node, "policy") + (flag_of(node, "policy_is_fallback") ? "(fallback)" : ""),
+          share_text(busy),
+          fmt::format("{}/{}", held, offline),
+          targets_text(status),
+          breakers.empty() ? "-" : breakers,
+          text_of(node, "program_version")};
 }
 
 }  // namespace
@@ -397,6 +455,8 @@ std::vector<std::string> node_lines(const json::object& status) {
   if (flag_of(node, "driver_gone"))
     failed = "the driver is gone: cannot read its files" + (failed.empty() ? "" : ", " + failed);
   lines.push_back("failures: " + (failed.empty() ? "none" : failed));
+  for (const json::object* each : objects_of(status, "spans"))
+    if (has(*each, "target_ms")) lines.push_back(target_line(*each));
   if (const auto forced = count_of(object_of(statistics, "limits"), "forced_resumes"); forced != 0)
     lines.push_back(
         fmt::format("limits: max_suspend or offline_floor {} offline groups to run {} times",
@@ -561,6 +621,23 @@ std::string status_text(const json::object& status, std::size_t width) {
   text += "\n" + gpu_table(status, gpu_columns::all, width) + "\n" +
           group_table(status, "", group_order::role, width);
   return text;
+}
+
+std::string fleet_table(const std::vector<fleet_row>& nodes, std::size_t width) {
+  using enum table::align;
+  const std::vector<table::column> columns{
+      {"NODE"},         {"STATE"},       {"GPUS", right}, {"DRIVER"},   {"POLICY", left, true},
+      {"BUSY%", right}, {"HELD", right}, {"TARGET"},      {"BREAKERS"}, {"VERSION"}};
+  table rows{columns};
+  for (const fleet_row& each : nodes) {
+    auto cells =
+        each.problem.empty() ? fleet_cells(each.status) : std::vector<std::string>{"no-answer"};
+    cells.insert(cells.begin(), printable(each.node));
+    cells.resize(columns.size());
+    std::ranges::replace(cells, "", "-");
+    rows.add(std::move(cells));
+  }
+  return rows.text(width);
 }
 
 std::string why_text(const json::object& answer, std::size_t last) {

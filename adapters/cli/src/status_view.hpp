@@ -56,6 +56,14 @@ std::vector<suspended_count> suspended_counts(const boost::json::object& status)
 std::string clients_line(const boost::json::object& status);
 /// All of it.
 std::string status_text(const boost::json::object& status, std::size_t width);
+/// A node of a fleet.
+struct fleet_row {
+  std::string node;
+  std::string problem;  ///< Why there is no status; empty: there is one.
+  boost::json::object status;
+};
+/// A line for each.
+std::string fleet_table(const std::vector<fleet_row>& nodes, std::size_t width);
 /// A sentence, and a line for each decision, the newest last.
 /// \param last so many; 0: all.
 std::string why_text(const boost::json::object& answer, std::size_t last);

@@ -150,6 +150,7 @@ json::object control_desk::node_words() const {
       {"program_version", options_.version},
       {"directory", options_.files.directory},
       {"mode", facts.mode == node_mode::enforce ? "enforce" : "observe"},
+      {"driver", facts.driver},
       {"simulated", facts.simulated},
       {"driver_gone", facts.driver_gone},
       {"up_ms", std::chrono::duration<double, std::milli>(clock::now() - started_).count()},
@@ -175,6 +176,7 @@ const std::string& control_desk::status(failure& why) {
   node["acts"] = found->acts;
   node["unmarked_work"] = unmarked_work(*found);
   made["node"] = std::move(node);
+  made["spans"] = spans_json(past_, observe::targets_in(node_.facts().policy), now);
   made["time_unix_ms"] = now.unix_ms(now.steady);
   status_ = line_of(std::move(made));
   return status_;

@@ -36,6 +36,7 @@ struct asker {
 
 struct node_facts {
   node_mode mode{};
+  std::string_view driver{};  ///< Its name, which outlives the node.
   bool paused = false;
   bool simulated = false;    ///< The device is.
   bool driver_gone = false;  ///< As discovery::driver_gone().

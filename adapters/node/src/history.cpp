@@ -84,9 +84,9 @@ void history::hear(const journal_entry& entry) {
     case journal_kind::backend_lost:
     case journal_kind::backend_back:
     case journal_kind::stop: take_node_event(entry); break;
+    case journal_kind::span_end: spans_.add(entry.span, entry.length, entry.at); break;
     case journal_kind::process_off:
     case journal_kind::span_begin:
-    case journal_kind::span_end:
     case journal_kind::span_abandoned:
     case journal_kind::off:
     case journal_kind::reserved:

@@ -5,6 +5,7 @@
 
 #include "minute.hpp"
 #include "observer.hpp"
+#include "recent_spans.hpp"
 #include "words.hpp"
 
 #include <sys/types.h>
@@ -151,6 +152,7 @@ class history final : public journal_reader {
   loss gained_by(const known_group& group, gpu_id id, time_point now) const;
   /// Why the GPU's breaker opened; nothing: it is not open, or it is not known.
   std::optional<breaker_cause> breaker_cause_of(gpu_id id) const;
+  const recent_spans& spans() const noexcept { return spans_; }
   /// When it last began to hear a scheduler: what is lately cannot be longer ago.
   time_point began() const noexcept { return began_; }
 
@@ -208,6 +210,7 @@ class history final : public journal_reader {
   std::map<gpu_id, book> gpus_;
   std::map<place, stretch> suspended_;
   std::deque<node_event> node_events_;
+  recent_spans spans_;
   std::vector<journal_entry> came_;  // in this turn
   std::uint64_t turn_ = 0;
   std::uint64_t next_sequence_ = 1;

@@ -9,6 +9,7 @@
 #include "observing.hpp"
 #include "pause_watch.hpp"
 
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,6 +84,11 @@ class node_impl final : public node, private steered_node {
                        const std::scoped_lock held{mutex_};
                        return driver_gone();
                      },
+                 .targets =
+                     [this] {
+                       const std::scoped_lock held{mutex_};
+                       return observe::targets_in(policy_text());
+                     },
                  .warn = options_.warn,
                  .tell = options_.tell});
     if (options_.control) add_control();
@@ -96,7 +102,10 @@ class node_impl final : public node, private steered_node {
     auto done = observer_->start();
     if (done) done = try_to_own();
     if (done || done.error() == errc::already_owned)
-      done = start_quiet_thread(thread_, [this] { run(); });
+      done = start_quiet_thread(thread_, [this] {
+        ::pthread_setname_np(::pthread_self(), "sluice-node");
+        run();
+      });
     if (!done) {
       pause_.stop();
       observer_->stop();
@@ -148,13 +157,14 @@ class node_impl final : public node, private steered_node {
   node_facts facts() const override {
     const std::scoped_lock held{mutex_};
     node_facts made{.mode = options_.mode,
+                    .driver = options_.driver->name(),
                     .paused = paused_.load(),
                     .simulated = simulated_.load(),
                     .driver_gone = driver_gone(),
                     .policy = {},
                     .policy_by = {},
                     .role_store = settings_.roles.role_store};
-    made.policy = chosen_ ? chosen_->text : settings_.policy_text;
+    made.policy = policy_text();
     if (chosen_) made.policy_by = chosen_by_;
     return made;
   }
@@ -195,7 +205,7 @@ class node_impl final : public node, private steered_node {
     const std::string after = next.policy_text;
     {
       const std::scoped_lock held{mutex_};
-      before = chosen_ ? chosen_->text : settings_.policy_text;
+      before = policy_text();
       if (!new_policy) next.make_policy = settings_.make_policy;
       if (owning()) {
         if (const auto done = apply(next, kept, message); !done) return done;
@@ -218,6 +228,9 @@ class node_impl final : public node, private steered_node {
   bool owning() const noexcept { return scheduler_ && !scheduler_->stopped(); }
   bool driver_gone() const noexcept { return owning() && discovery_->driver_gone(); }
 
+  const std::string& policy_text() const noexcept {
+    return chosen_ ? chosen_->text : settings_.policy_text;
+  }
   const policy_maker& maker() const noexcept {
     return chosen_ ? chosen_->make : settings_.make_policy;
   }
@@ -232,6 +245,11 @@ class node_impl final : public node, private steered_node {
       message = set.error().message();
       return set;
     }
+    if (!links_gangs_ && options_.mode == node_mode::enforce &&
+        next.roles.gangs.across_nodes != roles::gang_engine::none)
+      kept += std::string(kept.empty() ? "" : "; ") +
+              "the daemon must be restarted for gang_across_nodes: until then, gangs on several "
+              "nodes run";
     discovery_->set_rules(next.roles);
     if (clients_ != nullptr) clients_->rules_changed();  // who asks waits for mutex_
     return {};
@@ -441,6 +459,7 @@ class node_impl final : public node, private steered_node {
       const std::scoped_lock held{look_mutex_, mutex_};
       scheduler_.swap(made->whole);  // the one before goes at the end, without the lock
       discovery_ = made->roles;
+      links_gangs_ = settings.roles.gangs.across_nodes != roles::gang_engine::none;
       clients_ = made->clients;
       lock_ = std::move(lock);
       changed = generation != generation_;
@@ -458,10 +477,11 @@ class node_impl final : public node, private steered_node {
   // On the scheduler's thread.
 
   bool grants(const client::peer& who, role what) const {
-    const std::scoped_lock held{mutex_};
-    const auto& rules = settings_.roles;
-    return roles::grants(what == role::online ? rules.may_claim_online : rules.may_claim_offline,
-                         who.pid, who.user);
+    const auto rules = [this] {
+      const std::scoped_lock held{mutex_};
+      return settings_.roles;
+    }();
+    return roles::may_be(rules, what, {who.pid, who.start_time}, who.user);
   }
   void lose() {
     const std::scoped_lock held{mutex_};
@@ -550,6 +570,7 @@ class node_impl final : public node, private steered_node {
   std::uint64_t ahead_of_ = 0;        // its generation of the settings
   time_point ended_at_ = never;       // when the owner's program was seen to have ended
 
+  bool links_gangs_ = false;  // Whether the scheduler has a source for sluice-gangs.
   std::thread thread_;
   pause_watch pause_;
 };

@@ -1,5 +1,6 @@
 #include "node_scheduler.hpp"
 
+#include "gang_link.hpp"
 #include "node_source.hpp"
 
 #include <sys/utsname.h>
@@ -71,14 +72,19 @@ result<node_scheduler> make_node_scheduler(const node_options& options,
   std::vector<std::unique_ptr<source>> sources;
   sources.push_back(std::move(finder));
   sources.push_back(make_breaker_keeper(options.breakers, wishes.say));
-  sources.push_back(make_node_source({.socket = options.clients ? options.files.clients() : "",
-                                      .alive = options.alive,
-                                      .alive_every = options.alive_every}));
+  std::vector<std::string> sockets{options.files.gangs()};
+  if (options.clients) sockets.push_back(options.files.clients());
+  sources.push_back(make_node_source(
+      {.sockets = std::move(sockets), .alive = options.alive, .alive_every = options.alive_every}));
   if (options.clients) {
     auto server = make_clients(options, *made.roles, wishes);
     made.clients = server.get();
     sources.push_back(std::move(server));
   }
+  if (options.mode == node_mode::enforce &&
+      settings.roles.gangs.across_nodes != roles::gang_engine::none)
+    sources.push_back(
+        make_gang_link({.socket = options.files.gangs(), .say = wishes.say, .tell = options.tell}));
   auto record = options.record;
   if (record.device.empty()) record.device = device_name(options.driver->simulated());
   auto whole =

@@ -16,7 +16,7 @@ class node_source final : public source {
 
   result<void> start(source_host& host) override {
     loop_ = &host.loop();
-    remove_socket();
+    for (const std::string& each : options_.sockets) remove_socket(each);
     if (!options_.alive) return {};
     const auto made = loop_->add_timer([this] {
       options_.alive();
@@ -35,11 +35,9 @@ class node_source final : public source {
  private:
   void arm() { loop_->arm(timer_, clock::now() + options_.alive_every); }
 
-  void remove_socket() const {
+  static void remove_socket(const std::string& path) {
     struct stat found {};
-    if (!options_.socket.empty() && ::lstat(options_.socket.c_str(), &found) == 0 &&
-        S_ISSOCK(found.st_mode))
-      ::unlink(options_.socket.c_str());
+    if (::lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) ::unlink(path.c_str());
   }
 
   const node_source_options options_;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "sluice/source.hpp"
 #include "sluice/time.hpp"
@@ -12,9 +13,9 @@
 namespace sluice {
 
 struct node_source_options {
-  /// A socket that is this node's from now on: what a former owner left there goes. Its forked
-  /// children may keep it alive. Empty: none.
-  std::string socket;
+  /// Sockets that are this node's from now on: what a former owner left there goes. Its forked
+  /// children may keep one alive, and a script may take one as the sign of a daemon.
+  std::vector<std::string> sockets;
   std::function<void()> alive;  ///< May be empty.
   duration alive_every{};
 };

@@ -31,7 +31,10 @@ result<void> observer::start() {
   result<void> prepared;
   loop_->exclusive([&] { prepared = prepare(); });
   if (!prepared) return prepared;
-  return start_quiet_thread(thread_, [this] { loop_->run(); });
+  return start_quiet_thread(thread_, [this] {
+    ::pthread_setname_np(::pthread_self(), "sluice-observer");
+    loop_->run();
+  });
 }
 
 void observer::stop() {

@@ -29,6 +29,8 @@ constexpr duration listen_again = 10s;
 /// Whether its file is still there.
 constexpr duration look_again = 1s;
 constexpr duration flush_every = 1s;
+/// A reload or `sluice policy --use` changes the targets.
+constexpr duration aim_every = 1s;
 
 /// Says a failure once, until it is another one or over.
 class failure {
@@ -120,6 +122,10 @@ class metrics_reader final : public journal_reader {
   void begin_anew() override { metrics_.begin_anew(clock::now()); }
   void tick(time_point now) override {
     metrics_.tick(now);
+    if (now >= next_aim_) {
+      next_aim_ = now + aim_every;
+      metrics_.aim(how_.targets());
+    }
     if (!owns_) return;
     if (address_ && now >= next_listen_) listen(now);
     if (!how_.what.metrics_file.empty() && now >= next_file_) write(now);
@@ -224,6 +230,7 @@ class metrics_reader final : public journal_reader {
   time_point next_look_{};
   time_point next_listen_{};
   time_point next_file_{};
+  time_point next_aim_{};
   ino_t inode_ = 0;  // Of the metrics file as it was written.
   bool owns_ = false;
   bool waited_ = false;     // For one that serves it.

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "sluice/node.hpp"
+#include "sluice/observe/span_targets.hpp"
 #include "sluice/os/message_sink.hpp"
 
 namespace sluice {
@@ -18,6 +19,7 @@ struct observing {
   std::function<bool()> paused{};
   std::function<bool()> simulated{};    ///< Whether the device is, known while something is heard.
   std::function<bool()> driver_gone{};  ///< As discovery::driver_gone().
+  std::function<observe::span_targets()> targets{};  ///< Those in force.
   message_sink warn{};
   message_sink tell{};
 };

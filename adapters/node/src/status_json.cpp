@@ -342,28 +342,31 @@ json::object group_json(const group_picture& group, const history::loss& lost, c
   }
   json::array gpus;
   for (const gpu_id each : on) gpus.push_back(number(each));
-  return {{"group", group_number(past, group.id)},
-          {"group_id", number(group.id)},
-          {"role", to_string(group.what)},
-          {"gang", group.gang},
-          {"name", name},
-          {"state", text_of(group.actual)},
-          {"state_since_unix_ms", time_or_null(now, group.state_since)},
-          {"manageable", group.manageable},
-          {"wanted_off", group.wanted_off},
-          {"wanted_until_unix_ms",
-           group.wanted_off ? time_or_null(now, group.wanted_until) : json::value(nullptr)},
-          {"must_run_at_unix_ms", time_or_null(now, group.must_run_at)},
-          {"held", group.held},
-          {"forced", group.forced},
-          {"gpus", std::move(gpus)},
-          {"compute_queues", queues.number_or_null()},
-          {"suspended_queues", suspended.number_or_null()},
-          {"lost_ms", ms(lost.all)},
-          {"lost_share", share(lost.lately, past, now.steady, places)},
-          {"gained_ms", ms(gained)},
-          {"gained_share", share(gained_lately, past, now.steady, on.size())},
-          {"processes", std::move(processes)}};
+  return {
+      {"group", group_number(past, group.id)},
+      {"group_id", number(group.id)},
+      {"role", to_string(group.what)},
+      {"gang", group.gang},
+      {"nodes", std::max(group.nodes, 1U)},
+      {"peers_answer", group.nodes >= 2 ? json::value(group.peers_answer) : json::value(nullptr)},
+      {"name", name},
+      {"state", text_of(group.actual)},
+      {"state_since_unix_ms", time_or_null(now, group.state_since)},
+      {"manageable", group.manageable},
+      {"wanted_off", group.wanted_off},
+      {"wanted_until_unix_ms",
+       group.wanted_off ? time_or_null(now, group.wanted_until) : json::value(nullptr)},
+      {"must_run_at_unix_ms", time_or_null(now, group.must_run_at)},
+      {"held", group.held},
+      {"forced", group.forced},
+      {"gpus", std::move(gpus)},
+      {"compute_queues", queues.number_or_null()},
+      {"suspended_queues", suspended.number_or_null()},
+      {"lost_ms", ms(lost.all)},
+      {"lost_share", share(lost.lately, past, now.steady, places)},
+      {"gained_ms", ms(gained)},
+      {"gained_share", share(gained_lately, past, now.steady, on.size())},
+      {"processes", std::move(processes)}};
 }
 
 /// Why not all of an offline group can be held.
@@ -406,6 +409,11 @@ std::string obstacle(const picture& seen, const group_picture& group, const hist
           number(id));
     }
   }
+  if (group.nodes >= 2 && !group.peers_answer)
+    return fmt::format(
+        "it is a gang on {} nodes, which do not all answer and agree; sluice-gangs must run on "
+        "each of them, and its log on this node has the reason",
+        group.nodes);
   return has_queues ? "some of its queues cannot be suspended" : "it has no compute queues";
 }
 
@@ -442,7 +450,7 @@ std::string held_sentence(const picture& seen, const group_picture& group, const
                           const wall_moment& now) {
   const auto* const by = last_of(past, group.id, journal_kind::held);
   std::string text = seen.acts ? "is held" : "would be held";
-  text += " by policy " + seen.policy;
+  text += group.wanted_off ? " by policy " + seen.policy : " for its gang on another node";
   if (by != nullptr)
     text += fmt::format(" since {} ({})", clock_text(now, by->at), span_text(now.steady - by->at));
   // The policy can renew its hold up to that limit.
@@ -519,6 +527,27 @@ json::object status_json(const picture& seen, const statistics& counted, const h
           {"clients", std::move(clients)},
           {"statistics", statistics_json(counted)},
           {"missed_journal_entries", past.missed_entries()}};
+}
+
+json::array spans_json(const history& past, const observe::span_targets& targets,
+                       const wall_moment& now) {
+  /// With fewer spans, one late span misses the target.
+  constexpr std::uint64_t enough = 100;
+  json::array made;
+  for (std::size_t k = 0; k < span_kinds; ++k) {
+    const auto kind = static_cast<span_kind>(k);
+    const histogram lately = past.spans().of(kind, now.steady);
+    const bool has_target = targets[k] != duration{};
+    if (!has_target && lately.count() == 0) continue;
+    json::object one = histogram_json(lately);
+    one["span"] = to_string(kind);
+    one["target_ms"] = has_target ? json::value(ms(targets[k])) : json::value(nullptr);
+    one["kept"] = has_target && lately.count() >= enough
+                      ? json::value(lately.percentile(99) <= targets[k])
+                      : json::value(nullptr);
+    made.push_back(std::move(one));
+  }
+  return made;
 }
 
 /// Whether online processes have compute queues on the group's GPUs, and the policy does not poll

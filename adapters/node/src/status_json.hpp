@@ -7,9 +7,11 @@
 #include <optional>
 #include <string>
 
+#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 
 #include "sluice/node_view.hpp"
+#include "sluice/observe/span_targets.hpp"
 #include "sluice/picture.hpp"
 #include "sluice/roles/role_reason.hpp"
 #include "sluice/statistics.hpp"
@@ -40,6 +42,12 @@ struct beside_picture {
 [[nodiscard]] boost::json::object status_json(const picture& seen, const statistics& counted,
                                               const history& past, const beside_picture& beside,
                                               const wall_moment& now);
+
+/// The spans that ended lately, and whether they kept their targets: of each kind that has a target
+/// or occurred.
+[[nodiscard]] boost::json::array spans_json(const history& past,
+                                            const observe::span_targets& targets,
+                                            const wall_moment& now);
 
 /// What is true of a group or a process at this moment.
 struct state_now {

@@ -761,6 +761,15 @@ TEST_F(Daemon, ChecksAConfigurationWithoutStartingAnything) {
       AllOf(HasSubstr("not ready here: directory " + directory_ + "/nowhere does not exist"),
             HasSubstr("socket_group of [daemon] lets gid 0 connect, but may_claim_online"),
             HasSubstr("no rule of [roles] can make a process offline")));
+  std::ofstream{config_}
+      << "[daemon]\nmode = \"observe\"\n[roles]\ngang_across_nodes = \"slurm\"\n";
+  check = start({"check", config_});
+  EXPECT_EQ(check->ends(), 0) << check->err();
+  EXPECT_THAT(
+      check->out(),
+      AllOf(
+          HasSubstr(", gangs across nodes by Slurm\n"),
+          HasSubstr("not ready here: gang_across_nodes of [roles] has no effect in mode observe")));
   configure("mode = \"both\"\nspeed = 1\n", "min_run = \"2h\"\nmax_busy = 1\n");
   check = start({"check", config_});
   EXPECT_EQ(check->ends(), 1);

@@ -209,6 +209,47 @@ TEST(StatusText, SaysWhyAnOfflineProcessIsNotTouched) {
   EXPECT_EQ(role_words("unmatched", "none"), "-");
 }
 
+TEST(StatusText, SaysWhetherTargetsAreKept) {
+  json::object served = status();
+  served["spans"] = parsed(R"({"all":[
+      {"span":"request","count":200,"p99_ms":12.5,"target_ms":20,"kept":true},
+      {"span":"ttft","count":200,"p99_ms":12.5,"target_ms":10,"kept":false},
+      {"span":"itl","count":3,"p99_ms":12.5,"target_ms":10,"kept":null}]})")["all"];
+  const std::string text = status_text(served, 0);
+  EXPECT_THAT(text,
+              HasSubstr("\ntarget: request p99 12.50 of 20 ms, kept (200 spans in the last "));
+  EXPECT_THAT(text, HasSubstr("\ntarget: ttft p99 12.50 of 10 ms, MISSED (200 "));
+  EXPECT_THAT(text, HasSubstr("\ntarget: itl p99 12.50 of 10 ms (3 "));
+}
+
+TEST(FleetTable, HasALineOfWordsForEachNode) {
+  const auto line = [](const json::object& of) {
+    const std::string text = fleet_table({{"a", "", of}}, 0);
+    return text.substr(text.find('\n') + 1);
+  };
+  json::object one = status();
+  one["node"].as_object()["driver"] = "kfd";
+  EXPECT_THAT(line(one), ContainsRegex("^a +enforce +1 +kfd +[^ ]+ +[0-9]+% +1/1 +- +- +[^ ]+\n$"));
+  one["gpus"].as_array()[0].as_object()["breaker_open"] = true;
+  one["spans"] = parsed(R"({"all":[{"span":"request","target_ms":20,"kept":null}]})")["all"];
+  EXPECT_THAT(line(one), ContainsRegex(" 1/1 +\\? +51110 "));
+  one["spans"].as_array()[0].as_object()["kept"] = true;
+  EXPECT_THAT(line(one), HasSubstr(" kept "));
+  one["spans"].as_array()[0].as_object()["kept"] = false;
+  EXPECT_THAT(line(one), HasSubstr(" missed:request "));
+  one["node"].as_object()["backend_up"] = false;
+  EXPECT_THAT(line(one), StartsWith("a     no-agent "));
+  one["node"].as_object()["paused"] = json::object{{"why", ""}};
+  EXPECT_THAT(line(one), StartsWith("a     paused "));
+  one["node"].as_object()["policy"] = "";
+  EXPECT_THAT(line(one), ContainsRegex(" kfd +- +[0-9]+% "));
+  one["node"].as_object()["driver_gone"] = true;
+  EXPECT_THAT(line(one), StartsWith("a     driver-gone "));
+  EXPECT_EQ(fleet_table({{"b\x1b", "why", {}}}, 0),
+            "NODE  STATE      GPUS  DRIVER  POLICY  BUSY%  HELD  TARGET  BREAKERS  VERSION\n"
+            "b?    no-answer     -  -       -           -     -  -       -         -\n");
+}
+
 // Another program's, perhaps of another version.
 TEST(StatusText, TakesWhateverADaemonAnswers) {
   for (const char* text : {R"({})", R"({"gpus":[-5,{}],"groups":[{"gpus":[-5]}],"clients":[{}]})",
@@ -216,6 +257,7 @@ TEST(StatusText, TakesWhateverADaemonAnswers) {
                            R"({"statistics":{"failures":{"gpus_lost":1e300,"x":-1}}})"}) {
     EXPECT_THAT(status_text(parsed(text), 80), StartsWith("sluice "));
     EXPECT_THAT(why_text(parsed(text), 1), HasSubstr("\n"));
+    EXPECT_THAT(fleet_table({{"a", "", parsed(text)}}, 80), StartsWith("NODE "));
   }
 }
 

@@ -121,6 +121,27 @@ TEST_F(ControlDesk, ShowsTheNodeToEverybody) {
   EXPECT_GT(gpu.at("gained_ms").as_double(), 9000);
 }
 
+TEST_F(ControlDesk, SaysWhetherTargetsAreKept) {
+  const auto spans = [&](int count) {
+    for (int i = 0; i < count; ++i)
+      journal_.put({.kind = journal_kind::span_end, .span = span_kind::request, .length = 7ms});
+    std::this_thread::sleep_for(60ms);
+    return ask(R"({"version":1,"ask":"status"})").at("spans").as_array();
+  };
+  EXPECT_TRUE(spans(0).empty());
+  node_.policy = "slo:request.p99=10ms";
+  EXPECT_TRUE(spans(99).at(0).at("kept").is_null()) << "too few";
+  const auto kept = spans(1);
+  EXPECT_EQ(kept.at(0).at("span"), "request");
+  EXPECT_EQ(kept.at(0).at("count"), 100);
+  EXPECT_EQ(kept.at(0).at("target_ms"), 10.0);
+  EXPECT_EQ(kept.at(0).at("kept"), true);
+  node_.policy = "slo:request.p99=5ms";
+  EXPECT_EQ(spans(0).at(0).at("kept"), false);
+  node_.policy = "fixed_timeslice:slice=20ms";
+  EXPECT_TRUE(spans(0).at(0).at("target_ms").is_null());
+}
+
 // Symptom: a process counted as one with one queue, on a driver that does not list its queues.
 TEST_F(ControlDesk, CountsNoQueuesThatAreNotListed) {
   process_picture serving{.id = process_id{9}, .pid = 4243, .start_time = 78};

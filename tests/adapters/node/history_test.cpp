@@ -340,6 +340,32 @@ TEST_F(History, KnowsNothingOfTheSchedulerBefore) {
   EXPECT_EQ(past_.group_numbered(1), trainers);
 }
 
+TEST_F(History, KeepsTheSpansOfTheLastPeriods) {
+  journal_.turn();
+  journal_.put({.kind = journal_kind::span_end, .span = span_kind::ttft, .length = 7ms});
+  const histogram lately = past_.spans().of(span_kind::ttft, journal_.at);
+  EXPECT_EQ(lately.count(), 1U);
+  EXPECT_EQ(lately.max(), 7ms);
+  EXPECT_EQ(past_.spans().of(span_kind::itl, journal_.at).count(), 0U);
+}
+
+TEST(RecentSpans, ForgetThoseOfTwoPeriodsAgo) {
+  recent_spans lately;
+  const time_point begin{std::chrono::hours{10}};  // of a period
+  const auto count = [&](duration after) {
+    return lately.of(span_kind::request, begin + after).count();
+  };
+  lately.add(span_kind::request, 1ms, begin);
+  EXPECT_EQ(count(0s), 1U);
+  EXPECT_EQ(count(recent_spans::period), 1U);
+  EXPECT_EQ(count(2 * recent_spans::period), 0U) << "also if no span followed";
+  lately.add(span_kind::request, 1ms, begin + recent_spans::period);
+  EXPECT_EQ(count(recent_spans::period), 2U);
+  EXPECT_EQ(count(2 * recent_spans::period), 1U);
+  lately.add(span_kind::request, 1ms, begin + 9 * recent_spans::period);
+  EXPECT_EQ(count(9 * recent_spans::period), 1U);
+}
+
 TEST(LastMinute, HoldsTheSecondsOfItsWindow) {
   last_minute lately;
   const time_point begin{std::chrono::hours{10}};

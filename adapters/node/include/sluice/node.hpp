@@ -83,7 +83,7 @@ struct node_options {
   /// The file of open breakers; empty: breaker_store::default_path(driver->device_key()).
   std::string breakers{};
   /// Whether clients of other processes are taken, at files.clients(), while this program is the
-  /// owner. Which of them may say that they are online or offline, settings.roles grants.
+  /// owner. Which of them may say that they are online or offline: roles::may_be().
   bool clients = true;
   /// Whether whoever may open the socket files.control() is shown the node while this program is
   /// the owner, and root and this program's user may pause it there and switch its policy.

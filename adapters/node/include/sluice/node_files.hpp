@@ -21,6 +21,8 @@ struct node_files {
   [[nodiscard]] std::string clients() const { return directory + "/clients.sock"; }
   /// Where whoever owns it answers `sluice status` and the like.
   [[nodiscard]] std::string control() const { return directory + "/control.sock"; }
+  /// The socket on which the node's owner accepts sluice-gangs (adapters/fleet).
+  [[nodiscard]] std::string gangs() const { return directory + "/gangs.sock"; }
   /// While it exists, everything runs.
   [[nodiscard]] std::string disabled() const { return directory + "/disabled"; }
 };
