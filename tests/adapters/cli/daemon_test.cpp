@@ -577,7 +577,7 @@ TEST_F(Daemon, IsPausedOverItsRestarts) {
   EXPECT_EQ(daemon->ends(), 0);
 
   daemon = run();
-  EXPECT_THAT(daemon->err(), HasSubstr("exists (new firmware)"));
+  EXPECT_TRUE(logs(*daemon, "exists (new firmware)")) << daemon->err();
   ASSERT_TRUE(eventually(patience, [&] { return traced(*trainer); }));
   ASSERT_TRUE(eventually(patience, [&] { return client.connections() == 2; }));
   const auto suspends = view_.process(trainer->pid()).queue_suspends;
@@ -944,8 +944,9 @@ TEST_F(DaemonShown, PausesAtOnce) {
   EXPECT_THAT(ask({"pause", "--why", "new disks"})->out(),
               HasSubstr("'sluice unpause --directory " + directory_ + "' ends the pause"));
   EXPECT_TRUE(becomes(*trainer, 0)) << daemon->err();
-  EXPECT_THAT(daemon->err(),
-              ContainsRegex("paused: everything runs [^\n]*\\(new disks\\) part=node"));
+  EXPECT_TRUE(logs(*daemon, "paused: everything runs while " + directory_ +
+                                "/disabled exists (new disks) part=node"))
+      << daemon->err();
   EXPECT_TRUE(std::filesystem::exists(directory_ + "/disabled"));
   EXPECT_THAT(ask({"status"})->out(), HasSubstr("PAUSED: everything runs (new disks)\n"));
   expect_why(*trainer, "is running: the node is paused: new disks\n");
