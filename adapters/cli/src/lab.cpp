@@ -62,6 +62,8 @@ struct lab_options {
   std::string csv_requests, csv_decisions, json, report;
   std::uint32_t gpus = 0;
   std::uint32_t servers = 0;
+  std::uint32_t nodes = 1;
+  std::vector<std::string> routers;
   std::uint64_t seed = 1;
   std::uint32_t seeds = 1;
   std::uint32_t threads = 0;
@@ -87,7 +89,9 @@ std::vector<choice_kind> arrival_kinds() {
       {"trace",
        "arrivals from the file of --trace",
        {parameter::number("speedup", 1, 0.01, 1000,
-                          "factor that speeds up the arrivals of the file")}},
+                          "factor that speeds up the arrivals of the file"),
+        parameter::count("copies", 1, 1, 100000,
+                         "copies of the file, each begun at a moment that the seed draws")}},
   };
 }
 
@@ -142,7 +146,53 @@ std::vector<choice_kind> offline_kinds() {
   return {
       {"long", "1 queue with 4 kernels in flight, kernels of 20 to 200 ms, full occupancy", all},
       {"train", "3 queues, steps of 8 kernels of 10 us to 5 ms, 1 ms of host work between steps",
-       all}};
+       all},
+      {"none", "no offline work; only with --nodes, for a part of the nodes", {}}};
+}
+
+std::vector<choice_kind> router_kinds() {
+  const parameter load_delay = parameter::span(
+      "load_delay", 0s, 0s, 1h,
+      "interval at which requests of each server are read; 0s: the router counts them");
+  const parameter delay = parameter::span(
+      "delay", 0s, 0s, 1h, "interval at which offline work is read; 0s: it is always known");
+  const parameter room =
+      parameter::count("room", 1, 1, 100000, "requests with which a server is full");
+  return {
+      {"round_robin", "to the next server", {}},
+      {"least_loaded", "to the server with the fewest requests", {load_delay}},
+      {"least_offline",
+       "to the server that is not full and has the fewest offline groups on its GPU, then the "
+       "fewest requests; if all are full, as least_loaded",
+       {load_delay, delay, room}},
+      {"suspended_first",
+       "as least_offline, but suspended groups do not count",
+       {load_delay, delay, room}},
+  };
+}
+
+checked<lab::router_spec> make_router(const std::string& text) {
+  auto given = lab::parse_choice(text);
+  if (given.has_error()) return failure("--router: " + given.error().message);
+  const auto kind = lab::resolve(*given, router_kinds(), "--router");
+  if (kind.has_error()) return kind.error();
+  lab::router_spec made{.name = text};
+  if (given->name == "least_loaded") made.by = lab::routing::least_loaded;
+  if (given->name == "least_offline") made.by = lab::routing::least_offline;
+  if (given->name == "suspended_first") made.by = lab::routing::suspended_first;
+  for (const auto& [key, into] :
+       {std::pair{"load_delay", &made.load_delay}, std::pair{"delay", &made.delay}}) {
+    if (!given->values.has(key)) continue;
+    *into = given->values.span(key);
+    // Each reading of a server is an event.
+    if (*into != duration::zero() && *into < 1ms) {
+      return failure(fmt::format("--router {}: {} must be 0s or at least 1ms", text, key));
+    }
+  }
+  if (given->values.has("room")) {
+    made.room = static_cast<std::uint32_t>(given->values.count("room"));
+  }
+  return made;
 }
 
 /// As CLI::Range, which lets NaN pass.
@@ -215,6 +265,21 @@ checked<lab::arrival_source> make_source(const std::string& text, const lab_opti
     auto read = lab::read_trace_file(asked.trace);
     if (read.has_error()) return read.error();
     lab::arrivals cut = lab::speed_up(std::move(*read), with.number("speedup"));
+    const auto copies = static_cast<std::uint32_t>(with.count("copies"));
+    if (copies > 1) {
+      const duration part = std::min(length.value_or(cut.window), cut.window);
+      const double most = static_cast<double>(copies) * static_cast<double>(cut.requests.size()) *
+                          (std::chrono::duration<double>(part) / cut.window);
+      if (most > static_cast<double>(lab::most_requests)) {
+        return failure(
+            fmt::format("--arrivals {}: {} copies have about {:.0f} requests in {}, but "
+                        "the limit is {}; reduce copies or --duration",
+                        text, copies, most, to_text(part), lab::most_requests));
+      }
+      return lab::arrival_source{text, [all = std::move(cut), copies, part](std::uint64_t seed) {
+                                   return lab::overlay(all, copies, part, seed);
+                                 }};
+    }
     if (length) cut = lab::busiest(cut, *length);
     return lab::arrival_source{text, [cut = std::move(cut)](std::uint64_t) { return cut; }};
   }
@@ -246,6 +311,8 @@ checked<lab::study_spec::named_offline> make_offline(const std::string& text) {
   const auto kind = lab::resolve(*given, offline_kinds(), "--offline");
   if (kind.has_error()) return kind.error();
   const parameters& with = given->values;
+  if (given->name == "none")
+    return lab::study_spec::named_offline{text, {.shape = {}, .processes = 0}};
   lab::offline_spec made{.shape = lab::shape_of(*lab::parse_load(given->name))};
   lab::load_shape& shape = made.shape;
   const auto wrong = [&](const char* what) {
@@ -374,6 +441,28 @@ checked<bool> set_config(const std::string& path, const policy_registry& known,
   return true;
 }
 
+/// Of many nodes, the offline loads are on some of them each.
+checked<bool> set_fleet(const lab_options& asked, lab::study_spec& spec) {
+  spec.common.nodes = asked.nodes;
+  if (asked.nodes == 1) return true;
+  for (const std::string& each : asked.routers) {
+    auto made = make_router(each);
+    if (made.has_error()) return made.error();
+    spec.routers.push_back(std::move(*made));
+  }
+  if (spec.routers.empty()) {
+    for (const choice_kind& each : router_kinds())
+      spec.routers.push_back(*make_router(std::string(each.name)));
+  }
+  std::string names;
+  for (const auto& each : spec.offline) {
+    spec.common.mix.push_back(each.what);
+    names += (names.empty() ? "" : " ") + each.name;
+  }
+  spec.offline = {{names, spec.common.mix.front()}};
+  return true;
+}
+
 checked<lab::study_spec> make_spec(const lab_options& asked, const policy_registry& known) {
   lab::study_spec spec;
   for (const auto& each : asked.profiles) {
@@ -411,8 +500,21 @@ checked<lab::study_spec> make_spec(const lab_options& asked, const policy_regist
   for (const auto& each : asked.offline) {
     auto made = make_offline(each);
     if (made.has_error()) return made.error();
+    if (made->what.processes == 0 && asked.nodes == 1)
+      return failure("--offline none: a single node needs offline work; add --nodes N");
     spec.offline.push_back(std::move(*made));
   }
+  // They are dealt to the nodes in turn.
+  const auto dealt = std::min<std::size_t>(spec.offline.size(), asked.nodes);
+  if (asked.nodes > 1 &&
+      std::all_of(spec.offline.begin(),
+                  std::next(spec.offline.begin(), static_cast<std::ptrdiff_t>(dealt)),
+                  [](const auto& each) { return each.what.processes == 0; }))
+    return failure(
+        fmt::format("--offline none: none of the {} nodes has offline work; put another "
+                    "--offline among the first {}",
+                    asked.nodes, asked.nodes));
+  if (auto set = set_fleet(asked, spec); set.has_error()) return set.error();
   if (auto set = set_service(asked.service, spec); set.has_error()) return set.error();
   if (spec.costs && !asked.loads.empty()) {
     return failure(fmt::format(
@@ -580,7 +682,7 @@ subcommand add_lab(CLI::App& program, const driver_list& known) {
       program.add_subcommand("lab", "Compare policies on a simulated node in virtual time");
   command->footer("Arrivals:\n" + lab::describe(arrival_kinds()) + "Services:\n" +
                   lab::describe(service_kinds()) + "Offline loads:\n" +
-                  lab::describe(offline_kinds()));
+                  lab::describe(offline_kinds()) + "Routers:\n" + lab::describe(router_kinds()));
   command
       ->add_option("--policy", chosen->policies,
                    "Policy to compare: a name (see 'sluice policy') or a plugin file (.so, .py); "
@@ -626,15 +728,30 @@ subcommand add_lab(CLI::App& program, const driver_list& known) {
                    "Number of servers, on the first GPUs [one on each GPU]")
       ->check(CLI::Range(1, 8))
       ->type_name("N");
+  auto* const nodes =
+      command
+          ->add_option(
+              "--nodes", chosen->nodes,
+              "Number of nodes behind a router, each with the GPUs of the profile; several "
+              "--offline are dealt to the nodes in turn")
+          ->check(CLI::Range(2, 10000))
+          ->type_name("N");
+  command
+      ->add_option("--router", chosen->routers,
+                   "How requests are split over the servers of all nodes (see below) [each]")
+      ->needs(nodes)
+      ->type_name("NAME[:...]")
+      ->take_all();
   command
       ->add_option(
           "--target", chosen->targets,
           "Latencies above which a request is a miss, such as request=1s,ttft=200ms,itl=50ms")
       ->type_name("SPAN=TIME,...");
   command
-      ->add_option(
-          "--split", chosen->split,
-          "Share of the GPU for online work in a static split [the load plus half of the rest]")
+      ->add_option("--split", chosen->split,
+                   "Share for online work of the GPU in a static split, or of exclusive nodes [the "
+                   "load plus "
+                   "half of the rest]")
       ->check(number_from(0.05, 0.95))
       ->type_name("SHARE");
   command
@@ -675,6 +792,7 @@ subcommand add_lab(CLI::App& program, const driver_list& known) {
   auto* const sweep = command->add_flag(
       "--sweep", chosen->sweep,
       "Vary suspend costs and offline kernel lengths; report where suspending shortens online p99");
+  sweep->excludes(nodes);
   command
       ->add_option("--sweep-cost", chosen->sweep_costs,
                    "Factors by which to multiply the profile's suspend and resume costs")
@@ -697,12 +815,14 @@ subcommand add_lab(CLI::App& program, const driver_list& known) {
   command->add_option("--csv-requests", chosen->csv_requests, "Write one CSV row per request")
       ->type_name("FILE");
   command->add_option("--csv-decisions", chosen->csv_decisions, "Write one CSV row per driver call")
+      ->excludes(nodes)
       ->type_name("FILE");
   command->add_option("--json", chosen->json, "Write all results as JSON")->type_name("FILE");
   command
       ->add_option(
           "--report", chosen->report,
           "Write one HTML page with charts, timelines, tables and the upper bound of offline work")
+      ->excludes(nodes)
       ->type_name("FILE");
   return {command, [chosen] { return run(*chosen); }};
 }

@@ -260,6 +260,22 @@ arrivals speed_up(arrivals from, double by) {
   return from;
 }
 
+arrivals overlay(const arrivals& one, std::uint32_t copies, duration length, std::uint64_t seed) {
+  std::mt19937_64 bits(seed);
+  arrivals made{length, {}};
+  for (std::uint32_t i = 0; i < copies; ++i) {
+    const duration from{std::llround(uniform(bits) * static_cast<double>(one.window.count()))};
+    for (request each : one.requests) {
+      each.at -= from;
+      if (each.at < 0ns) each.at += one.window;
+      if (each.at < length) made.requests.push_back(each);
+    }
+  }
+  std::stable_sort(made.requests.begin(), made.requests.end(),
+                   [](const request& a, const request& b) { return a.at < b.at; });
+  return made;
+}
+
 arrivals generate(std::uint64_t seed, duration length) {
   std::mt19937_64 bits(seed);
   arrivals made{length, {}};

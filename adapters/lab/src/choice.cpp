@@ -26,7 +26,7 @@ checked<std::size_t> resolve(choice& given, const std::vector<choice_kind>& kind
 std::string describe(const std::vector<choice_kind>& kinds) {
   std::string text;
   for (const choice_kind& each : kinds) {
-    text += fmt::format("  {:<12}{}\n", each.name, each.summary);
+    text += fmt::format("  {:<16}{}\n", each.name, each.summary);
     for (const parameter& one : each.schema) {
       text += fmt::format("    {}={}  {} ({})\n", one.key,
                           one.optional ? "..." : to_text(one.fallback), one.help, range_text(one));

@@ -6,6 +6,7 @@
 #include "online.hpp"
 #include "policy_watch.hpp"
 #include "profile.hpp"
+#include "router.hpp"
 #include "virtual_backend.hpp"
 
 #include <algorithm>
@@ -30,20 +31,26 @@ enum class arrangement : std::uint8_t {
   scheduled,     ///< By a policy, through the real scheduler_core.
   stopped,       ///< Offline processes get SIGSTOP while online work is in flight.
   static_split,  ///< Each side has its own compute units for good.
+  exclusive,     ///< Each side has its own nodes (fleets only), without a policy.
 };
 
 struct contender {
   std::string name;
   arrangement how = arrangement::unscheduled;
   std::function<std::unique_ptr<policy>()> make;  ///< scheduled only.
-  double online_share = 0.5;                      ///< static_split: of the compute units.
+  double online_share = 0.5;  ///< static_split: of the compute units; exclusive: of the nodes.
+  router_spec router = {};    ///< Fleets only.
 };
 
 /// Everything that all contenders of one comparison have in common.
 struct scenario {
   sim::profile machine;          ///< One to eight GPUs.
-  arrivals work;                 ///< Dealt to the servers in turn.
+  arrivals work;                 ///< Dealt to the servers in turn; of a fleet, by its router.
   std::uint32_t servers_on = 0;  ///< The first so many GPUs have a server; 0: each.
+  /// More than one: a fleet of such nodes behind a router.
+  std::uint32_t nodes = 1;
+  /// Of a fleet: its nodes take these offline loads in turn; empty: each has `offline`.
+  std::vector<offline_spec> mix;
   token_costs costs;
   service_kind service = service_kind::continuous;
   serving_shape serving;
@@ -64,6 +71,7 @@ struct scenario {
   /// pointers know of it.
   bool clients = true;
 
+  /// On each node.
   std::size_t servers() const { return servers_on != 0 ? servers_on : machine.gpus.size(); }
   capabilities by() const {
     capabilities made{"debug trap", {capability::preempt_kernels}};
@@ -89,7 +97,8 @@ struct run_result {
   std::vector<duration> gaps;  ///< Inter-token latencies, sorted; continuous service only.
   std::uint64_t steps = 0;
   // --- Offline, in the measured stretch: from the arrivals' time zero until the last request is
-  // done (or given up), as the demo measures; alone, and where no request comes: the window --
+  // done (or given up), as the demo measures; alone, where no request comes, and of a fleet: the
+  // window ----------------------------------------------------------------------------------------
   duration stretch{};
   duration offline_work{};  ///< Over all kernels: time run, without collectives.
   std::uint64_t offline_kernels = 0;
@@ -113,8 +122,8 @@ struct run_result {
 };
 
 struct run_options {
-  bool keep_decisions = false;
-  record_sink* record_into = nullptr;  ///< scheduled only; nullptr: nothing is recorded.
+  bool keep_decisions = false;         ///< Not of fleets.
+  record_sink* record_into = nullptr;  ///< scheduled only, not of fleets; nullptr: nothing.
 };
 
 /// Runs one contender through the scenario, in virtual time. The same input gives the same result

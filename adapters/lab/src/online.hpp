@@ -57,8 +57,14 @@ class online_server final : public kernel_listener {
   void register_as(online_client client) { client_ = std::move(client); }
   /// The first arrival's clock begins at `start`.
   void begin(time_point start);
+  /// Accepts what has arrived by now; who adds to `work` while it serves calls this.
+  void accept();
   bool done() const noexcept { return admitted_ == work_.requests.size() && active_.empty(); }
   std::uint32_t in_flight() const noexcept { return static_cast<std::uint32_t>(active_.size()); }
+  /// Requests that arrived and are not completed.
+  std::uint32_t open_requests() const noexcept {
+    return static_cast<std::uint32_t>(accepted_ - admitted_ + active_.size());
+  }
   time_point last_end() const noexcept { return last_end_; }
   /// What was not finished by `now` counts with its latency so far. \return all that had arrived.
   std::vector<served_request> take_results(time_point now);
@@ -95,7 +101,6 @@ class online_server final : public kernel_listener {
     which += by;
     if (moved_) moved_();
   }
-  void accept();
   void step();
   void admit();
   void step_ended(time_point end);

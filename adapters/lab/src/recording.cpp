@@ -138,9 +138,10 @@ class fields {
 constexpr std::array<std::string_view, 3> roles{"unmatched", "online", "offline"};
 constexpr std::array<std::string_view, 5> works{"unknown", "waiting", "consumed", "finished",
                                                 "running"};
-constexpr std::array<std::string_view, 11> kinds{
-    "process_seen", "process_gone", "queue_seen",      "queue_gone",   "gpu_seen",  "pointers_seen",
-    "gpu_lost",     "breaker_kept", "breaker_rearmed", "resync_begin", "resync_end"};
+constexpr std::array<std::string_view, 12> kinds{"process_seen", "process_gone", "queue_seen",
+                                                 "queue_gone",   "gpu_seen",     "pointers_seen",
+                                                 "gpu_lost",     "breaker_kept", "breaker_rearmed",
+                                                 "resync_begin", "resync_end",   "gang_heard"};
 constexpr std::array<std::string_view, 3> spans{"request", "ttft", "itl"};
 constexpr std::array<std::string_view, 2> commands{"suspend", "resume"};
 constexpr std::array<std::string_view, 4> outcomes{"done", "invalid", "failed", "target_gone"};
@@ -336,7 +337,9 @@ class reader {
     to.count = from.number<std::uint32_t>("count");
     to.waiting = from.number<std::uint32_t>("waiting");
     to.shows_work = from.flag("shows_work");
-    to.at = to.kind == observation_kind::breaker_kept ? from.when("until", never) : from.when("at");
+    to.at = to.kind == observation_kind::breaker_kept ? from.when("until", never)
+            : to.kind == observation_kind::gang_heard ? from.when("until")
+                                                      : from.when("at");
     return made;
   }
 

@@ -79,7 +79,7 @@ thread_local std::string in_progress;
 figures figures_of(const run_result& run, const base& alone, const targets& limits) {
   figures made;
   const double stretch = seconds(run.stretch);
-  const auto gpus = static_cast<double>(alone.what.machine.gpus.size());
+  const auto gpus = static_cast<double>(alone.what.machine.gpus.size() * alone.what.nodes);
   std::vector<duration> latencies, firsts;
   for (const served& each : run.requests) {
     latencies.push_back(each.what.latency);
@@ -196,6 +196,55 @@ std::string why_nothing_is_done(const offline_spec& of, duration wake_up, durati
       to_text(pause));
 }
 
+/// What is compared with the same requests on the same node running alone.
+std::vector<contender> on_one_node(const study_spec& spec, double split) {
+  std::vector<contender> made;
+  made.push_back({"no scheduler", arrangement::unscheduled, {}, 1});
+  made.push_back({"SIGSTOP", arrangement::stopped, {}, 1});
+  made.push_back({fmt::format("static split {:.0f}/{:.0f}", 100 * split, 100 * (1 - split)),
+                  arrangement::static_split,
+                  {},
+                  split});
+  made.push_back({"suspend at once", arrangement::scheduled, make_at_once, 1});
+  made.insert(made.end(), spec.policies.begin(), spec.policies.end());
+  return made;
+}
+
+std::string named(const std::string& what, const router_spec& by) { return what + " + " + by.name; }
+
+/// All but the first router's "online alone". A router that asks for offline work is left out where
+/// it would do as least_loaded does.
+std::vector<contender> behind_routers(const study_spec& spec, double split) {
+  std::vector<contender> made;
+  const auto add = [&](const contender& what, const router_spec& by) {
+    made.push_back(what);
+    made.back().name = named(what.name, by);
+    made.back().router = by;
+  };
+  for (const router_spec& by : spec.routers) {
+    if (&by != &spec.routers.front() && !by.sees_offline())
+      add({"online alone", arrangement::online_alone, {}, 1}, by);
+  }
+  for (const router_spec& by : spec.routers) {
+    if (by.sees_offline()) continue;
+    add({fmt::format("exclusive nodes {:.0f} %", 100 * split), arrangement::exclusive, {}, split},
+        by);
+  }
+  for (const router_spec& by : spec.routers) {
+    if (by.by != routing::suspended_first)
+      add({"no scheduler", arrangement::unscheduled, {}, 1}, by);
+  }
+  if (spec.policies.empty()) {
+    for (const router_spec& by : spec.routers) {
+      add({"suspend at once", arrangement::scheduled, make_at_once, 1}, by);
+    }
+  }
+  for (const contender& each : spec.policies) {
+    for (const router_spec& by : spec.routers) add(each, by);
+  }
+  return made;
+}
+
 }  // namespace
 
 double split_for(double load) {
@@ -217,10 +266,10 @@ checked<study> run_study(const study_spec& spec) {
     scenario one = spec.common;
     one.machine = spec.profiles[where.profile].what;
     one.work = spec.sources[where.source].make(seed);
-    one.costs =
-        spec.costs
-            ? *spec.costs
-            : scale_to_load(one.work, spec.loads[where.load] * static_cast<double>(one.servers()));
+    one.costs = spec.costs
+                    ? *spec.costs
+                    : scale_to_load(one.work, spec.loads[where.load] *
+                                                  static_cast<double>(one.servers() * one.nodes));
     one.offline = spec.offline[where.offline].what;
     one.offline_seed = seed;
     return one;
@@ -229,7 +278,8 @@ checked<study> run_study(const study_spec& spec) {
   if (spec.costs) {
     for (setting& each : made.settings) {
       const scenario first = scenario_of(each, spec.first_seed);
-      each.share = load_of(first.work, first.costs) / static_cast<double>(first.servers());
+      each.share =
+          load_of(first.work, first.costs) / static_cast<double>(first.servers() * first.nodes);
     }
   }
 
@@ -248,7 +298,8 @@ checked<study> run_study(const study_spec& spec) {
     scenario what = scenario_of(made.settings[s], spec.first_seed + i / 2 % spec.seeds);
     const bool own = same_as(s) == s;
     if (i % 2 == 0) {
-      if (own) one.online_alone = simulate(what, {"", arrangement::online_alone, {}, 1});
+      const router_spec by = spec.routers.empty() ? router_spec{} : spec.routers.front();
+      if (own) one.online_alone = simulate(what, {"", arrangement::online_alone, {}, 1, by});
     } else {
       if (own) one.offline_alone = simulate(what, {"", arrangement::offline_alone, {}, 1});
       one.what = std::move(what);
@@ -275,19 +326,13 @@ checked<study> run_study(const study_spec& spec) {
     }
   }
 
+  const bool fleet = spec.common.nodes > 1;
   std::vector<std::vector<contender>> who(made.settings.size());
   std::vector<std::pair<std::size_t, std::size_t>> jobs;  // Base, contender.
   for (std::size_t s = 0; s < made.settings.size(); ++s) {
     setting& where = made.settings[s];
     const double split = spec.split.value_or(split_for(where.share));
-    who[s].push_back({"no scheduler", arrangement::unscheduled, {}, 1});
-    who[s].push_back({"SIGSTOP", arrangement::stopped, {}, 1});
-    who[s].push_back({fmt::format("static split {:.0f}/{:.0f}", 100 * split, 100 * (1 - split)),
-                      arrangement::static_split,
-                      {},
-                      split});
-    who[s].push_back({"suspend at once", arrangement::scheduled, make_at_once, 1});
-    who[s].insert(who[s].end(), spec.policies.begin(), spec.policies.end());
+    who[s] = fleet ? behind_routers(spec, split) : on_one_node(spec, split);
     const auto add = [&](const std::string& name, arrangement how) {
       where.cells.push_back({where.profile,
                              where.source,
@@ -300,7 +345,8 @@ checked<study> run_study(const study_spec& spec) {
                              {},
                              {}});
     };
-    add("online alone", arrangement::online_alone);
+    add(fleet ? named("online alone", spec.routers.front()) : "online alone",
+        arrangement::online_alone);
     for (const contender& each : who[s]) add(each.name, each.how);
     for (cell& each : where.cells) {
       each.runs.resize(spec.seeds);
@@ -349,8 +395,8 @@ checked<study> run_study(const study_spec& spec) {
   }
 
   // Then the bound, at the p99 and over the stretch that each had. It says nothing of whoever did
-  // not finish the requests, and does not know of compute units that are set aside.
-  for_each_index(bases.size(), spec.threads, [&](std::size_t b) {
+  // not finish the requests, and does not know of compute units that are set aside, or of a router.
+  for_each_index(fleet ? 0 : bases.size(), spec.threads, [&](std::size_t b) {
     base& one = bases[b];
     const std::size_t s = b / spec.seeds, k = b % spec.seeds;
     setting& where = made.settings[s];

@@ -46,19 +46,21 @@ struct study_spec {
   std::vector<double> loads;  ///< Share of each GPU's time that online work takes; > 0.
   std::vector<named_offline> offline;
   std::vector<contender> policies;
-  scenario common;  ///< All but machine, work, costs, offline and offline_seed.
+  std::vector<router_spec> routers;  ///< Of fleets: each with all that is compared.
+  scenario common;                   ///< All but machine, work, costs, offline and offline_seed.
   /// Fixed costs instead of a load: then `loads` has one element, which is not looked at.
   std::optional<token_costs> costs;
   targets limits;
   std::uint64_t first_seed = 1;
   std::uint32_t seeds = 1;
   std::uint32_t threads = 1;
-  std::optional<double> split;  ///< Online's share of a static split; empty: see split_for().
+  /// Online's share of a static split, or of a fleet's nodes; empty: see split_for().
+  std::optional<double> split;
   bool keep_requests = false;
   bool keep_decisions = false;
 };
 
-/// Online's compute units under a static split: its load, and half of what is left.
+/// Online's compute units under a static split, or its nodes: its load, and half of what is left.
 double split_for(double load);
 
 /// One run's figures. Shares are 0 to 1. Without requests there are no latencies, slowdowns and

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -75,6 +76,21 @@ TEST(LabArrivals, DependOnTheSeedAlone) {
   EXPECT_TRUE(same(bursty(7, 1min, {}), bursty(7, 1min, {})));
   EXPECT_FALSE(same(bursty(7, 1min, {}), bursty(8, 1min, {})));
   EXPECT_TRUE(same(diurnal(7, 1min, 1, 9, 20s), diurnal(7, 1min, 1, 9, 20s)));
+}
+
+TEST(LabArrivals, OfCopiesAreThoseOfEachFromItsOwnMoment) {
+  // Each copy has one request in each second, at its own moment of it.
+  arrivals one{20s, {}};
+  for (std::uint32_t i = 0; i < 20; ++i) one.requests.push_back({i * 1s, i, 1});
+  const arrivals all = overlay(one, 50, 10s, 3);
+  EXPECT_EQ(all.window, 10s);
+  EXPECT_EQ(all.requests.size(), 500u);
+  for (duration at = 0s; at < 10s; at += 1s) EXPECT_EQ(count_in(all, at, at + 1s), 50u);
+  EXPECT_TRUE(std::is_sorted(all.requests.begin(), all.requests.end(),
+                             [](const request& a, const request& b) { return a.at < b.at; }));
+  // No two begin alike.
+  EXPECT_LT(count_in(all, 0s, 100ms), 25u);
+  EXPECT_NE(overlay(one, 1, 10s, 3).requests[0].at, overlay(one, 1, 10s, 4).requests[0].at);
 }
 
 TEST(LabArrivals, AreDealtInTurn) {

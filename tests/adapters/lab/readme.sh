@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 cd "$work"
 awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=1}' "$readme" >commands
-[ "$(grep -c '^sluice lab' commands)" = 6 ]
+[ "$(grep -c '^sluice lab' commands)" = 7 ]
 bash -euo pipefail commands >out 2>err
 [ "$(grep -c 'suspend at once  *[0-9]' out)" = 10 ]
 [ "$(grep -c 'upper bound, offline % at p99' out)" = 10 ]
@@ -65,6 +65,15 @@ for f, at in enumerate(line):
         own = next(one for one in setting["contenders"] if one["name"] == "suspend at once")
         assert own["p99_ms"]["mean"] == at_once["p99_ms"][f][k]
 END
+# A fleet: each row once, nothing suspended where offline work has nodes of its own, and no more with threads.
+grep -q '| poisson:rate=250 | load 0.3 | offline none long' out
+for row in 'online alone + least_loaded' 'exclusive nodes 65 % + least_loaded' 'no scheduler + least_offline:delay=15s' \
+  'fixed_timeslice + suspended_first:room=2,delay=100ms'; do [ "$(grep -cF "  $row  " out)" = 1 ]; done
+for threads in 1 3; do
+  sluice lab --nodes 12 --gpus 2 --offline none --offline train:gang=true --arrivals poisson:rate=40 --load 0.4 --duration 5s --seeds 2 --threads $threads >$threads.txt 2>/dev/null
+done
+cmp 1.txt 3.txt
+[ "$(grep -c '^  suspend at once + ' 1.txt)" = 4 ]
 for threads in 1 3; do
   sluice lab --sweep --sweep-cost 3,0.5 --sweep-kernel 20ms,1ms --duration 20s --threads $threads --csv-sweep $threads.csv >$threads.txt 2>/dev/null
 done
@@ -82,6 +91,11 @@ for threads in 1 2 5; do
 done
 grep -q '50 requests in 49.0 s' 1.txt
 
+# Copies of it: as many requests as they have in that time.
+sluice lab --nodes 4 --offline long --router round_robin --arrivals trace:copies=20 --trace trace.csv --duration 10s --load 0.3 >said 2>/dev/null
+requests=$(grep -o '[0-9]* requests in 10.0 s' said | grep -o '^[0-9]*')
+[ "$requests" -ge 180 ] && [ "$requests" -le 220 ]
+
 # What is wrong is one line, and exit code 2.
 refused() {
   wanted=$1
@@ -95,6 +109,15 @@ refused "unknown policy 'none'; available: " --policy none
 refused "--policy slo:request.p99=1s,itl.p99=1s needs clients that mark the span request or itl: with --no-clients no client marks its work; " --policy slo:request.p99=1s,itl.p99=1s --no-clients
 refused "--policy shadow:of=slo,ttft.p99=1s needs clients that mark the span ttft: servers of --service fifo mark only the span request; " --policy shadow:of=slo,ttft.p99=1s --service fifo
 refused "slice is \"3 years\"" --policy "fixed_timeslice:slice=3 years"
+refused "--router requires --nodes" --router least_loaded
+refused "'fastest'; available: round_robin, least_loaded, least_offline, suspended_first" --nodes 4 --router fastest
+refused "--router least_loaded:load_delay=10us: load_delay must be 0s or at least 1ms" --nodes 4 --router least_loaded:load_delay=10us
+refused "--offline none: a single node needs offline work; add --nodes N" --offline none
+refused "--offline none: none of the 4 nodes has offline work; put another --offline among the first 4" --nodes 4 --offline none
+refused "none of the 2 nodes has offline work" --nodes 2 --offline none --offline none --offline long
+refused "--nodes excludes --sweep" --nodes 4 --sweep
+{ cat trace.csv && echo "2023-11-16 18:18:00.5,1000,10"; } >longer.csv
+refused "the limit is 5000000" --arrivals trace:copies=100000 --trace longer.csv
 refused "add --trace FILE" --arrivals trace
 refused "cannot open missing.csv" --arrivals trace --trace missing.csv
 refused "rate is 0; it must be" --arrivals poisson:rate=0

@@ -4,8 +4,8 @@
 Holds the tables of documents (adapters/lab/RESULTS.md) against what the commands above them print:
 each ```sh block is run, and the table that follows it made anew from its figures, which must be within 2 % or 0.3 of
 what stands there. A column says by its head what it shows; "X: p99" is of the profile or load X, and so are those after
-it. --short: blocks that match get 10 s of arrivals for an hour, and only the names of rows are compared then, as
-always without the trace file that TRACE names. --write: puts the new tables into the documents. BIN: where sluice is.
+it. --short: blocks that match get 10 s of arrivals for an hour, or 8 nodes and 2 seeds, and only the names of rows are
+compared then, as always without the trace file that TRACE names. --write: puts the new tables into the documents. BIN: where sluice is.
 """
 import argparse
 import json
@@ -29,20 +29,26 @@ def rate(each):
 
 
 def percent(name):
-    return lambda row, none: f"{row[name]['mean']:.1f} %" if row.get(name) else ""
+    return lambda row, none: f"{row[name]['mean']:.1f}{plus_minus(row[name], '{:.1f}'.format)} %" if row.get(name) else ""
 
 
-def p99(name):
-    return lambda row, none: time_text(row[name]["mean"])
+def time_of(name):
+    return lambda row, none: time_text(row[name]["mean"]) + plus_minus(row[name], time_text)
+
+
+def plus_minus(figure, text):
+    """Half of the confidence interval, where there are several seeds."""
+    return f" ± {text(figure['half_95'])}" if len(figure["values"]) > 1 else ""
 
 
 METRICS = {
-    "p99": p99("p99_ms"), "ttft p99": p99("ttft_p99_ms"), "itl p99": p99("itl_p99_ms"),
+    "p50": time_of("p50_ms"), "max": time_of("max_ms"), "GPU time in calls": percent("switching_percent"),
+    "p99": time_of("p99_ms"), "ttft p99": time_of("ttft_p99_ms"), "itl p99": time_of("itl_p99_ms"),
     "vs no scheduler": lambda row, none: f"{100 * row['p99_ms']['mean'] / none['p99_ms']['mean'] - 100:+.1f} %",
     "offline": percent("offline_percent"), "bound": percent("bound_percent"), "of bound": percent("of_bound_percent"),
-    "suspends/s": lambda row, none: rate(row["suspends_per_s"]["mean"]),
+    "suspends/s": lambda row, none: rate(row["suspends_per_s"]["mean"]) if "suspends_per_s" in row else "",
 }
-OF_ONLINE = ("p99", "ttft p99", "itl p99")
+OF_ONLINE = ("p50", "p99", "max", "ttft p99", "itl p99")
 
 
 class block:
@@ -73,6 +79,8 @@ def settings_of(commands, folder, short):
     """What the commands give: the JSON's settings, in order."""
     if short:
         commands = commands.replace("--duration 1h", "--duration 10s")
+        commands = re.sub("--nodes [0-9]+", "--nodes 8", commands)
+        commands = re.sub("--seeds [0-9]+", "--seeds 2", commands)
     for old in os.listdir(folder):
         if old.endswith(".json"):
             os.remove(f"{folder}/{old}")
@@ -128,9 +136,8 @@ def table_of(head, settings):
                     continue
                 at = next(at for at in here if is_at(at, where))
                 by_name = {one["name"]: one for one in at["contenders"]}
-                empty = name == "online alone" and what not in OF_ONLINE or \
-                    what == "suspends/s" and name in ("no scheduler",)
-                row.append("" if empty else METRICS[what](by_name[name], by_name["no scheduler"]))
+                empty = name.startswith("online alone") and what not in OF_ONLINE
+                row.append("" if empty else METRICS[what](by_name[name], by_name.get("no scheduler")))
             rows.append(row)
     return rows
 

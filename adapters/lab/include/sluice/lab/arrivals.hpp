@@ -46,6 +46,10 @@ arrivals busiest(const arrivals& all, duration length);
 /// \param by > 0; 2 is twice as fast.
 arrivals speed_up(arrivals from, double by);
 
+/// So many copies at once, each from a moment drawn from the seed to the end and then from its
+/// begin; of that, the first `length`. \param length at most the window.
+arrivals overlay(const arrivals& one, std::uint32_t copies, duration length, std::uint64_t seed);
+
 /// Bursts of 350 to 650 ms with 5 to 30 ms from request to request, then silence for as long: what
 /// an interactive service sees, and what lets offline work run in between. Outputs are 4 to 32
 /// tokens. The same seed gives the same arrivals on every machine.
