@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sets the roles of a node's pods: reads pods with kubectl, writes roles with `sluice role`.
 
-A pod gets the role in its annotation sluice/role (online, offline, or unmatched: never suspended) if its
+A pod gets the role in its annotation sluice.dev/role (online, offline, or unmatched: never suspended) if its
 namespace may claim this role. Otherwise it gets the role of its PriorityClass. The program sets the role
 of the pod's cgroup before the pod's processes need it. It removes the role when the pod has ended. It
 keeps no state of its own. If kubectl fails or this program ends, the roles stay.
@@ -20,11 +20,12 @@ import subprocess
 import sys
 import time
 
-ANNOTATION = "sluice/role"
+ANNOTATION = "sluice.dev/role"
 ROLES = ("online", "offline", "unmatched")
 # A static pod's cgroup is named after a hash, which its API object has only as an annotation.
 MIRROR = "kubernetes.io/config.mirror"
 SLICE_OF_QOS = {"Guaranteed": [], "Burstable": ["burstable"], "BestEffort": ["besteffort"]}
+PROGRAM = os.path.basename(sys.argv[0]).removesuffix(".py")
 UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # What this program writes: nobody else should write patterns of this form.
 OURS = re.compile(
@@ -41,7 +42,7 @@ FAILURES = (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError
 def say(text):
     """Prints one line to standard error. Replaces unprintable characters, which pod names may contain."""
     printable = "".join(c if c.isprintable() else "?" for c in text)
-    print(f"pod_roles: {printable}", file=sys.stderr, flush=True)
+    print(f"{PROGRAM}: {printable}", file=sys.stderr, flush=True)
 
 
 def dig(of, *keys):

@@ -30,12 +30,14 @@ setcap "$(sed -n 's/^ARG AGENT_CAPABILITIES=//p' "$fleet/Containerfile")" /run/b
 cp -a /etc/. /run/etc.copy/
 install -d -m 755 /run/etc.copy/sluice
 # said WHAT: of the manifest.
-said() { "$python" "$here/manifest.py" "$fleet/kubernetes/sluice.yaml" "$1"; }
+said() { "$python" "$here/manifest.py" "$fleet/kubernetes/base/sluice.yaml" "$1"; }
 # Its own configuration, which observes; then one that acts, in a hurry, by a role store of this test.
 said configuration >/run/etc.copy/sluice/sluice.toml
 grep -q '^mode = "observe"' /run/etc.copy/sluice/sluice.toml
 mount --bind /run/etc.copy /etc
 /run/bin/sluice check /etc/sluice/sluice.toml >/run/checked || fail "the configuration of sluice.yaml is wrong"
+port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+sed -i "s/^metrics = .*/metrics = \"127.0.0.1:$port\"/" /etc/sluice/sluice.toml
 sed -i 's/^mode = .*/mode = "enforce"/; s|^store = .*|store = "/run/roles/roles"|
   s/^may_claim_online = .*/may_claim_online = { users = [64004] }/' /etc/sluice/sluice.toml
 cat >>/etc/sluice/sluice.toml <<'END'
@@ -75,7 +77,7 @@ SLUICE_KFD_DEVICE=/dev/kfd SLUICE_KFD_SYSFS=/sys/class/kfd/kfd in_pod "${uids[0]
 offline=$!
 pids+=("$offline")
 # Its role, as the container `pods` says it.
-printf '#!/bin/sh\ncat /run/pods.json\n' >/run/bin/kubectl
+printf '#!/bin/sh\ncase $1 in replace) cat >/run/event.json ;; *) cat /run/pods.json ;; esac\n' >/run/bin/kubectl
 chmod +x /run/bin/kubectl
 cat >/run/pods.json <<END
 {"items": [{"metadata": {"name": "train", "namespace": "batch", "uid": "${uids[0]}"}, "status": {"qosClass": "BestEffort"},
@@ -98,6 +100,12 @@ time.sleep(100)
 END
 held() { grep -q "{\"pid\":$offline,[^}]*\"suspended_queues\":[1-9]" "$SLUICE_SIM_ROOT/sim/stats.json"; }
 runs() { ! held; }
+# As the container `events` reports it: by the metrics of this daemon.
+reported() {
+  "$python" "$fleet/kubernetes/pod_events.py" --once --node gpu-1 --kubectl /run/bin/kubectl \
+    --metrics "http://127.0.0.1:$port/metrics" &&
+    grep -qs "\"name\": \"train\", \"uid\": \"${uids[0]}\".*\"message\": \"held [1-9]" /run/event.json
+}
 groups() { sed -n 's/^Groups:\t\(.*[0-9]\) *$/\1/p' "/proc/$1/status"; }
 capabilities() { sed -n 's/^CapEff:\t//p' "/proc/$1/status"; }
 # capabilities_of_container: as setpriv wants them.
@@ -128,6 +136,8 @@ try() {
   online=$!
   pids+=("$online")
   eventually held || fail "$name: the offline process is not suspended"
+  rm -f /run/event.json
+  eventually reported || fail "$name: no event says that the pod was held"
   [ ! -e /run/sluice/control.sock ] || fail "$name: pods that see the clients' socket may look and steer"
   # The agent's bells need what the profiles of container runtimes refuse; it does without them.
   if [ "$name" = profile ] && printf '6.7\n%s\n' "$(uname -r)" | sort -CV; then

@@ -18,7 +18,7 @@ BIN_DIR = pathlib.Path(sys.argv.pop())
 FLEET = pathlib.Path(__file__).resolve().parents[3] / "adapters/fleet"
 CONTAINERFILE = (FLEET / "Containerfile").read_text(encoding="utf-8")
 ENTRY = (FLEET / "entry.sh").read_text(encoding="utf-8")
-with open(FLEET / "kubernetes/sluice.yaml", encoding="utf-8") as file:
+with open(FLEET / "kubernetes/base/sluice.yaml", encoding="utf-8") as file:
     OBJECTS = list(yaml.safe_load_all(file))
 
 
@@ -30,7 +30,7 @@ def only(kind):
 
 POD = only("DaemonSet")["spec"]["template"]["spec"]
 CONTAINERS = {each["name"]: each for each in POD["containers"]}
-DAEMON, PODS = CONTAINERS["daemon"], CONTAINERS["pods"]
+DAEMON, PODS, EVENTS = CONTAINERS["daemon"], CONTAINERS["pods"], CONTAINERS["events"]
 
 
 class Manifest(unittest.TestCase):
@@ -77,7 +77,7 @@ class Manifest(unittest.TestCase):
         self.assertFalse(context["allowPrivilegeEscalation"])
         self.assertEqual(context["seccompProfile"], {"type": "RuntimeDefault"})
         self.assertEqual({each["name"] for each in PODS["volumeMounts"]}, {"roles", "token"})
-        # The API server hears of the pods' container alone.
+        # The daemon does not reach the API server.
         self.assertIs(POD["automountServiceAccountToken"], False)
         self.assertNotIn("token", {each["name"] for each in DAEMON["volumeMounts"]})
         token = next(each for each in PODS["volumeMounts"] if each["name"] == "token")
@@ -86,10 +86,28 @@ class Manifest(unittest.TestCase):
         files = [each["path"] if "path" in each else each["items"][0]["path"]
                  for source in volume["projected"]["sources"] for each in source.values()]
         self.assertEqual(files, ["token", "ca.crt", "namespace"])
-        for rule in only("ClusterRole")["rules"]:
-            self.assertEqual((rule["resources"], set(rule["verbs"])), (["pods"], {"get", "list", "watch"}))
+        # fleet_kubernetes_api checks that the programs need each of these.
+        self.assertEqual([(rule["apiGroups"], rule["resources"], set(rule["verbs"]))
+                          for rule in only("ClusterRole")["rules"]],
+                         [([""], ["pods"], {"list", "watch"}), ([""], ["events"], {"create", "update"})])
         # Nobody's annotation counts unless somebody says so.
         self.assertFalse([each for each in PODS["args"] if "may-claim" in each])
+
+    def test_gives_what_writes_events_no_right_on_the_node(self):
+        context = EVENTS["securityContext"]
+        self.assertEqual(context["capabilities"], {"drop": ["ALL"]})
+        self.assertFalse(context["allowPrivilegeEscalation"])
+        self.assertTrue(context["runAsNonRoot"])
+        self.assertTrue(context["readOnlyRootFilesystem"])
+        self.assertNotIn(context["runAsUser"], (0, 65534))
+        self.assertEqual(context["seccompProfile"], {"type": "RuntimeDefault"})
+        self.assertEqual([(each["name"], each["readOnly"]) for each in EVENTS["volumeMounts"]], [("token", True)])
+        # It reads the metrics where the daemon serves them: in this pod alone.
+        program = (FLEET / "kubernetes/pod_events.py").read_text(encoding="utf-8")
+        address = re.search(r'default="http://(127\.0\.0\.1:\d+)/metrics"', program)[1]
+        self.assertIn(f'\nmetrics = "{address}" ', only("ConfigMap")["data"]["sluice.toml"])
+        self.assertIn("kubernetes/pod_events.py", CONTAINERFILE)
+        self.assertIn(f" {pathlib.PurePath(EVENTS['command'][0]).parent}/\n", CONTAINERFILE)
 
     def test_decides_by_what_a_container_sees(self):
         # pointer_polling reads debugfs and others' memory, for which entry.sh leaves the daemon nothing.
@@ -104,12 +122,16 @@ class Manifest(unittest.TestCase):
         self.assertEqual(online["preemptionPolicy"], "Never")
 
     def test_starts_what_names_pods_with_options_that_it_has(self):
-        program = [sys.executable, "-B", FLEET / "kubernetes/pod_roles.py", *PODS["args"], "--once"]
-        names = {each["name"] for each in PODS["env"]}
-        self.assertEqual(names, {"NODE_NAME"})
-        done = subprocess.run([*program, "--kubectl=/bin/false"], env={"NODE_NAME": "gpu-1"}, check=False,
-                              capture_output=True, text=True)
-        self.assertEqual((done.returncode, done.stderr), (1, "pod_roles: kubectl failed\n"))
+        unused = "--metrics=http://127.0.0.1:1/metrics"
+        for container, name, more, said in ((PODS, "pod_roles", [], "kubectl failed"),
+                                            (EVENTS, "pod_events", [unused], "Connection refused")):
+            program = [sys.executable, "-B", FLEET / f"kubernetes/{name}.py", *container.get("args", []), "--once", *more]
+            self.assertEqual({each["name"] for each in container["env"]}, {"NODE_NAME"})
+            done = subprocess.run([*program, "--kubectl=/bin/false"], env={"NODE_NAME": "gpu-1"}, check=False,
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertTrue(done.stderr.startswith(f"{name}: "), done.stderr)
+            self.assertIn(said, done.stderr)
 
     def test_agrees_with_the_image_about_users(self):
         user, clients = re.search(r"^user=(\d+) clients=(\d+) ", ENTRY, re.M).groups()

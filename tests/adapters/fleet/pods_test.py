@@ -103,7 +103,7 @@ class Roles(unittest.TestCase):
 
     def test_to_be_left_alone_takes_what_online_takes(self):
         pod = json.loads(text("pods.json"))["items"][2]  # offline by its class, of namespace batch
-        pod["metadata"]["annotations"] = {"sluice/role": "unmatched"}
+        pod["metadata"]["annotations"] = {"sluice.dev/role": "unmatched"}
         self.assertEqual(node().rules.role_of(pod)[0], "offline")
         self.assertEqual(node(may_claim_online=["batch"]).rules.role_of(pod)[0], "unmatched")
 
@@ -144,7 +144,7 @@ class Streams(unittest.TestCase):
         chance = random.Random(chosen_seed())
         events = pod_roles.Documents().take(text("watch.json").encode())
         others = [None, True, 0, -1, 1e300, "", "online", "offline", "sluice-offline", "serving", "*", "/kubepods/*",
-                  f"{uid(3)}\n", f"../{uid(3)}", uid(3).upper(), [], {}, ["online"], {"sluice/role": "online"}]
+                  f"{uid(3)}\n", f"../{uid(3)}", uid(3).upper(), [], {}, ["online"], {"sluice.dev/role": "online"}]
 
         def damaged(value):
             if chance.random() < 0.03:
