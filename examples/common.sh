@@ -5,7 +5,7 @@
 sluice_build_packages=(
   cmake ninja-build g++ pkg-config
   libboost1.81-dev liburing-dev libspdlog-dev libfmt-dev libfuse3-dev libcli11-dev
-  libtomlplusplus-dev libsystemd-dev libseccomp-dev libgtest-dev libgmock-dev)
+  libtomlplusplus-dev libsystemd-dev libseccomp-dev libssl-dev libgtest-dev libgmock-dev)
 
 # On top of the above, for unit tests (tests/run.sh --quick): the format check, a compiler cache and a fast linker, and
 # Python for policies written in it.
@@ -13,11 +13,18 @@ sluice_unit_test_packages=(ccache clang-format git lld python3 libpython3.11)
 
 # On top of these, for all tests: sanitizer builds with clang, valgrind, a load for HTTP servers, Python servers as
 # clients of the scheduler, AMD's own libraries as clients of the simulated device, a model checker, AMD's compiler
-# (65 MB, 350 MB once installed), a library for benchmarks, and pgrep.
+# (65 MB, 350 MB once installed), a library for benchmarks, pgrep, and Prometheus (19 MB, 96 MB once installed).
 sluice_test_packages=(
-  clang libclang-rt-dev libbenchmark-dev procps valgrind wrk
+  clang libclang-rt-dev libbenchmark-dev procps valgrind wrk prometheus
   python3-pip python3-prometheus-client python3-starlette python3-uvicorn python3-yaml apparmor doxygen
   libhsakmt-dev rocminfo spin hipcc libamdhip64-dev)
+
+# For tests on clusters (tests/fleet): Slurm with its accounts, networks of namespaces; etcd; Prometheus, ssh, and
+# what takes a process from sluice.
+sluice_fleet_packages=(
+  slurm-wlm slurmdbd munge mariadb-server iproute2
+  etcd-server curl openssl nftables procps
+  prometheus prometheus-alertmanager python3-yaml openssh-client openssh-server strace)
 
 # For tests of Debian packages: what looks at them, and the manual and completions in them.
 sluice_package_packages=(abigail-tools binutils dpkg-dev fish lintian make man-db xz-utils zsh)

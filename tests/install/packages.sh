@@ -35,7 +35,7 @@ dpkg-deb -I packages/libsluice0.1_*.deb shlibs | grep -qx 'libsluice 0.1 libslui
 # Public functions, and nothing of what they are made of. That they are all is abi.py's to say.
 lib=$(dirname "$(find root -name libsluice.so)")
 for library in libsluice libsluice-epoll; do
-  readelf -d "$lib/$library.so" | grep -q "SONAME.*\[$library.so.0.1\]" || fail "$library has another name"
+  grep -q "SONAME.*\[$library.so.0.1\]" <<<"$(readelf -d "$lib/$library.so")" || fail "$library has another name"
   nm -DC --defined-only "$lib/$library.so" >shown
   grep -q ' T sluice::node::create(' shown || fail "$library shows no node"
   ! grep -vE ' (A SLUICE|[TVuBRDW] ((typeinfo( name)?|vtable|guard variable) for )?sluice::)' shown ||
@@ -55,7 +55,7 @@ export MANROFFSEQ='' MAN_KEEP_FORMATTING='' LC_ALL=C.UTF-8
 sluice=root/usr/bin/sluice
 "$sluice" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z-]*\) .*/sluice-\1.1/p' >pages
 [ "$(wc -l <pages)" -ge 17 ] || fail "only $(wc -l <pages) subcommands"
-printf '%s\n' sluice.1 sluice-epoll.1 sluice-agent.8 sluice-sim.8 sluice-sim-victim.8 sluice-nvidia-victim.8 sluice.toml.5 >>pages
+printf '%s\n' sluice.1 sluice-epoll.1 sluice-agent.8 sluice-gangs.8 sluice-sim.8 sluice-sim-victim.8 sluice-nvidia-victim.8 sluice.toml.5 >>pages
 while read -r page; do
   file=root/usr/share/man/man${page##*.}/$page.gz
   [ -f "$file" ] || fail "there is no $page"

@@ -27,6 +27,10 @@ mkdir "$work/sluice.service.d"
 cp "$source/adapters/cli/systemd/transparent.conf" "$work/sluice.service.d/"
 said=$(systemd-analyze verify --man=no "$work/sluice.service" 2>&1) || { echo "$said"; exit 1; }
 [ -z "$said" ] || { echo "$said"; exit 1; }
+sed -e "s|@bindir@|$bin|" -e "s|@docdir@|$work|" "$source/adapters/fleet/systemd/sluice-gangs.service.in" \
+  >"$work/sluice-gangs.service"
+said=$(systemd-analyze verify --man=no "$work/sluice-gangs.service" 2>&1) || { echo "$said"; exit 1; }
+[ -z "$said" ] || { echo "$said"; exit 1; }
 # What would make the kernel ignore the agent's capabilities.
 if grep -Eq '^(NoNewPrivileges=yes|SystemCall|Restrict(AddressFamilies|Namespaces|Realtime|SUIDSGID)|PrivateDevices|ProtectKernel|ProtectClock|ProtectHostname|MemoryDenyWriteExecute|LockPersonality|DynamicUser)' \
   "$work/sluice.service"; then exit 1; fi

@@ -23,18 +23,18 @@ of_job() { echo "SLURM_JOB_ID=$1 SLURM_JOB_UID=1000 SLURM_JOB_PARTITION=$2 SLURM
 said() { "$bin/sluice" role list --store "$work/store" --json | python3 -c '
 import json, sys
 print(*sorted(each["cgroup"] + "=" + each["role"] for each in json.load(sys.stdin)["cgroups"]))'; }
-all_of() { echo "/slurm/uid_1000/job_$1=$2 /system.slice/gpu-1_slurmstepd.scope/job_$1=$2 /system.slice/slurmstepd.scope/job_$1=$2"; }
+all_of() { echo "/slurm/uid_1000/job_$1=$2 /slurm_gpu-1/uid_1000/job_$1=$2 /system.slice/gpu-1_slurmstepd.scope/job_$1=$2 /system.slice/slurmstepd.scope/job_$1=$2"; }
 expect() { [ "$(said)" = "$1" ] || fail "said '$(said)', not '$1'"; }
 logged() { grep -q "$1" "$work/log" || fail "it does not log '$1'"; }
 # As the page says to install them.
-awk '/^```$/ {inside=0} inside {print} /^```sh$/ {inside=(++n == 3)}' "$fleet/README.md" |
+awk '/^## / {here=/Slurm/} /^```$/ {inside=0} inside {print} /^```sh$/ {inside=here}' "$fleet/README.md" |
   sed "s|/usr/local/share/sluice/fleet|$fleet|g; s|/etc/|$work/etc/|g" >"$work/commands"
 [ "$(wc -l <"$work/commands")" = 2 ] || fail "commands that this test does not know"
 bash -euo pipefail "$work/commands"
 rules=$work/etc/sluice/slurm_roles
 grep -q '^# partition preempt offline$' "$rules" && ! grep -qv '^#' "$rules" || fail "rules count that nobody wrote"
 sed -i 's/^# partition/partition/' "$rules"
-prolog() { job prolog.sh $1 -- "${2-$rules}" "${3-$work/store}"; }
+prolog() { job prolog.sh $1 -- "${2-$rules}" "${3-$work/store}" "$work"; }
 epilog() { job epilog.sh $1 -- "$work/store"; }
 
 prolog "$(of_job 7 preempt 1)"
@@ -52,12 +52,25 @@ expect ""
 # Peers on other nodes would wait: nobody there is offline. To be online does no harm.
 prolog "$(of_job 11 preempt 2)"
 expect ""
-logged "a job of 2 nodes cannot be offline: ranks on other nodes would wait for the suspended ones; no role is set for the job"
+logged "a job of 2 nodes cannot be offline: ranks on other nodes would wait for the suspended ones; .*; no role is set for the job"
 prolog "$(of_job 11 serving 2)"
 expect "$(all_of 11 online)"
 epilog "$(of_job 11 serving 2)"
 prolog "SLURM_JOB_ID=12 SLURM_JOB_UID=1000 SLURM_JOB_PARTITION=preempt"
 logged "an unknown number of nodes"
+# A rule can say that the daemons hold such jobs together.
+printf 'partition preempt offline across_nodes\n' >"$work/rules"
+prolog "$(of_job 18 preempt 2)" "$work/rules"
+logged "gangs.sock does not exist, so no daemon in mode enforce with gang_across_nodes runs here"
+expect ""
+python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$work/gangs.sock"
+prolog "$(of_job 18 preempt 2)" "$work/rules"
+expect "$(all_of 18 offline)"
+epilog "$(of_job 18 preempt 2)"
+printf 'partition preempt online across_nodes\n' >"$work/rules"
+prolog "$(of_job 18 preempt 2)" "$work/rules"
+logged "unexpected words 'across_nodes'"
+expect ""
 # What cannot be done is logged, and the job goes on without a role.
 prolog "$(of_job 13 preempt 1)" "$work/none"
 logged "cannot read .*/none"
@@ -75,6 +88,15 @@ logged "no role"
 expect ""
 printf '# by account, without an end of line\n\naccount lab offline' >"$work/rules"
 prolog "$(of_job 14 other 1) SLURM_JOB_ACCOUNT=lab" "$work/rules"
+expect "$(all_of 14 offline)"
+# Every user can write a comment, which so makes nothing online.
+printf 'comment sluice-offline offline\n' >"$work/rules"
+prolog "$(of_job 17 other 1) SLURM_JOB_COMMENT=sluice-offline" "$work/rules"
+expect "$({ all_of 14 offline; all_of 17 offline; } | tr ' ' '\n' | LC_ALL=C sort | paste -sd' ')"
+epilog "$(of_job 17 other 1)"
+printf 'comment fast online\n' >"$work/rules"
+prolog "$(of_job 17 other 1) SLURM_JOB_COMMENT=fast" "$work/rules"
+logged "a comment cannot give the role online"
 expect "$(all_of 14 offline)"
 # A node's name that is no name gets no pattern.
 epilog "$(of_job 14 other 1)"
