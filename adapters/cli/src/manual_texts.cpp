@@ -129,6 +129,10 @@ Run as a service:
 By default the daemon writes job lines to its log. Read the job lines from the log:
   journalctl -u sluice | sluice jobs -
 )"},
+    {"sluice-fleet", "EXAMPLES", R"(Show three nodes, and those that a file names:
+  sluice fleet status gpu-1 gpu-2 gpu-3
+  sluice fleet status --nodes /etc/sluice/nodes --timeout 5s
+)"},
     {"sluice-policy", "EXAMPLES",
      R"(List the policies, show the parameters of policy slo, and switch the daemon's policy:
   sluice policy

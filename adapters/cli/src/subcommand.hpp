@@ -39,6 +39,7 @@ subcommand add_analyze(CLI::App& program);
 subcommand add_breaker(CLI::App& program, const driver_list& known);
 subcommand add_check(CLI::App& program, const driver_list& known);
 subcommand add_doctor(CLI::App& program, const driver_list& known);
+subcommand add_fleet(CLI::App& program);
 subcommand add_hqds(CLI::App& program, const driver_list& known);
 subcommand add_jobs(CLI::App& program);
 subcommand add_lab(CLI::App& program, const driver_list& known);

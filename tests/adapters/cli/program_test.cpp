@@ -900,7 +900,7 @@ TEST(Sluice, TakesPidsAndQueueIdsAsWholeNumbersOnly) {
 TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
   const std::string all =
       "doctor, queues, hqds, role, suspend, resume, release, rescue, breaker, run, check, status, "
-      "top, "
+      "top, fleet, "
       "why, pause, unpause, jobs, sim, policy, lab, replay, analyze, accept (see --help)\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
       {{"foo"}, "unknown subcommand 'foo'; available: " + all},
@@ -914,6 +914,42 @@ TEST(Sluice, NamesASubcommandThatThereIsNotAndListsThem) {
     command refused{program, words, {}};
     EXPECT_EQ(refused.ends(), 2);
     EXPECT_EQ(refused.err(), "sluice: " + sentence);
+  }
+}
+
+// With a real sshd: tests/fleet/ssh.sh.
+TEST(SluiceFleet, SaysOfEachNodeWhyItDoesNotAnswer) {
+  const std::vector<std::pair<std::string, std::string>> programs{
+      {"echo",
+       "the answer is not the JSON of 'sluice status'; does the shell of this user print "
+       "text?"},
+      {"/nonexistent/ssh -v", "cannot run '/nonexistent/ssh': No such file or directory"},
+      {"false", "the command exited with code 1"},
+      {"ls /nonexistent", "ls: cannot access 'sluice status --json': No such file or directory"},
+  };
+  for (const auto& [ssh, why] : programs) {
+    command fleet{program, {"fleet", "status", "--ssh", ssh, "a", "b"}, {}};
+    EXPECT_EQ(fleet.ends(), 1) << ssh;
+    EXPECT_THAT(fleet.out(), ContainsRegex("\na +no-answer .*\nb +no-answer ")) << ssh;
+    EXPECT_EQ(fleet.err(),
+              "sluice: a: no answer: " + why + "\nsluice: b: no answer: " + why + "\n");
+  }
+}
+
+TEST(SluiceFleet, RefusesWhatIsNoNodeAndNoTime) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
+      {{}, "NODE is missing: name one or more nodes, or use --nodes FILE (see --help)\n"},
+      {{"--timeout", "10", "a"},
+       "--timeout: invalid duration '10': expected 1s to 1h (see --help)\n"},
+      {{"--ssh", " ", "a"}, "--ssh: the command is empty (see --help)\n"},
+      {{"--", "-oProxyCommand=touch x"}, "invalid name of a node '-oProxyCommand=touch x'\n"},
+  };
+  for (const auto& [words, sentence] : wrong) {
+    std::vector<std::string> all{"fleet", "status"};
+    all.insert(all.end(), words.begin(), words.end());
+    command fleet{program, all, {}};
+    EXPECT_EQ(fleet.ends(), 2) << sentence;
+    EXPECT_EQ(fleet.err(), "sluice: " + sentence);
   }
 }
 
@@ -949,6 +985,8 @@ TEST(Sluice, ExplainsItself) {
                                                           {"run"},
                                                           {"check"},
                                                           {"status"},
+                                                          {"fleet"},
+                                                          {"fleet", "status"},
                                                           {"top"},
                                                           {"why"},
                                                           {"policy"},
