@@ -32,7 +32,7 @@ esac
 [ $# -eq 0 ] || { echo "run.sh: unexpected argument '$1'" >&2; usage >&2; exit 2; }
 case ${areas[0]-} in -*) echo "run.sh: unknown area '${areas[0]}'" >&2; usage >&2; exit 2 ;; esac
 packages=("${sluice_build_packages[@]}" "${sluice_unit_test_packages[@]}")
-[ -n "$quick" ] || packages+=("${sluice_test_packages[@]}" "${sluice_package_packages[@]}")
+[ -n "$quick" ] || packages+=("${sluice_test_packages[@]}" "${sluice_fleet_packages[@]}" "${sluice_package_packages[@]}")
 install_missing "${packages[@]}" || exit 1
 
 # Of a program that fails, print only the tests that failed.
@@ -228,7 +228,8 @@ else
     kernel=
     grep -q '^amdkfd: build|' "$steps" || record "amdkfd: build" "$driver" "0 0 0"
   fi
-  [ "$released" -ne 0 ] || step "release: tests that measure time" as_root ctest --preset release -L alone
+  [ "$released" -ne 0 ] || step "release: tests that measure time" as_root ctest --preset release -L alone \
+    --fixture-exclude-setup installed  # The tests before have installed it.
   if [ "$driver" -eq 0 ]; then
     step "amdkfd: patches" tests/driver/style.sh
     quiet=yes
@@ -250,8 +251,13 @@ else
     step "long: quick tests of one area" env -u SLUICE_TEST_LONG tests/run.sh --quick core
     [ $unit_tests -ne 0 ] || step "long: unit tests in release" as_root ctest --preset release -L unit -j2
     step "long: fuzz targets, 20 s each" tests/fuzz.sh --build "$PWD/build/asan"
+    step "long: Slurm cluster of four nodes" tests/fleet/slurm.sh --long
+    step "long: alerts of Prometheus on four nodes" tests/fleet/prometheus.sh
+    step "long: commands over ssh on four nodes" tests/fleet/ssh.sh
     step "long: packages in a clean system" tests/packages.sh
     step "long: deliberate changes of the simulated device" tests/conformance/mutations.py
+    step "long: programs for pods against Kubernetes' API server" as_root tests/adapters/fleet/kubernetes/api.py --real \
+      "$PWD/build/release/bin/sluice"
     if [ "$driver" -eq 0 ]; then
       step "long: defects of the driver, and fixes" tests/driver/defects.sh
       step "long: DKMS package with the batch commands" dkms_package

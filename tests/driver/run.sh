@@ -84,7 +84,7 @@ unpack() {
 
 # Sets `tree`: the kernel source, patched.
 get_source() {
-  local package version newest
+  local package version available newest
   if [ -d "$source" ]; then
     # A changed file makes another tree.
     tree=$cache/source-$(find "$source" -type f -printf '%p %s %T@\n' | sort | cksum | cut -d' ' -f1)
@@ -99,10 +99,11 @@ get_source() {
   [ "$source" = latest ] || [ ! -d "$tree" ] || return 0
   # Old lists of packages name versions that Debian no longer has. If the update fails, the download shows why.
   as_root apt-get update -q >&2 || true
-  newest=$(apt-cache madison "$package" | awk '{ print $3; exit }')
+  available=$(apt-cache madison "$package" | awk '{ print $3 }')
+  newest=${available%%$'\n'*}
   if [ "$source" = latest ]; then
     version=${newest:-$version}
-  elif [ -z "$source" ] && [ -n "$newest" ] && ! apt-cache madison "$package" | awk '{ print $3 }' | grep -qxF "$version"; then
+  elif [ -z "$source" ] && [ -n "$newest" ] && ! grep -qxF "$version" <<<"$available"; then
     echo "run.sh: WARNING: Debian does not have $package $version; building $newest" >&2
     version=$newest
   fi
