@@ -229,7 +229,7 @@ def crash(on, load, log):
     seen, since = [], nvidia.now()
     while nvidia.now() < since + SETTLE:
         time.sleep(0.1)
-        added = nvidia.of_driver(nvidia.new_lines(log, nvidia.kernel_log()))
+        added = on.driver_lines(log)
         if len(added) > len(seen):
             seen, since = added, nvidia.now()
     return seen
@@ -275,7 +275,7 @@ def crashes(on, load, neighbour, used, before, how, reference):
 
 def faults(on):
     """what is held runs again when processes of sluice, or the held program, fail"""
-    used = nvidia.used_memory()
+    used = nvidia.used_memory(on.gpu)
     neighbour = on.offline("neighbour", streams=1)
     before = used()
     load = on.offline(memory=MEMORY_MIB)

@@ -308,7 +308,7 @@ def serve_on_all(on, programs):
     offline.pause()
     follower = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=(log := on.log("rank-1")),
                                 stderr=log, preexec_fn=nvidia.die_with_parent,
-                                env={**on.environment, **environments[1], "SLUICE_TEST_ROLE": "online",
+                                env={**on.environment, **environments[1], "SLUICE_TEST_ROLE": on.role("online"),
                                      "SLUICE_CLIENT_GPUS": str(gpus[1])})
     on.others.append(follower)
     server = nvidia.Server(on, "rank-0", command, environment={**environments[0], "SLUICE_CLIENT_GPUS": str(gpus[0])})

@@ -20,6 +20,7 @@ import math
 import mmap
 import os
 import pathlib
+import re
 import select
 import shutil
 import signal
@@ -56,6 +57,7 @@ SLACK = 1.0
 # Words of a load's page, after its counters.
 GENERATION, PAUSE_WANTED, PAUSED, LAST_STEP, CONTEXTS_WANTED, CONTEXTS, CRASH_WANTED, EXIT_WANTED = range(16, 24)
 BITS, ENDED = 24, 25
+PCI = re.compile(r"PCI:[0-9a-f]+:[0-9a-f]+:[0-9a-f]+", re.I)
 KERNEL_US = 20000
 
 
@@ -135,16 +137,18 @@ def new_lines(before, after):
     return after if not before else [line for line in after if line not in set(before)]
 
 
-def of_driver(lines):
-    return [line for line in lines if any(word in line for word in ("NVRM", "nvidia", "Xid"))]
+def of_driver(lines, gpu=None):
+    """Lines of NVIDIA's driver. gpu: without those that name another GPU than this one, by its PCI address."""
+    found = [line for line in lines if any(word in line for word in ("NVRM", "nvidia", "Xid"))]
+    return found if gpu is None else [line for line in found if PCI.search(line) is None or gpu in line.lower()]
 
 
 class Memory(ctypes.Structure):
     _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
-def used_memory():
-    """Returns a function that reads the used bytes of a GPU, by NVML."""
+def used_memory(gpu):
+    """Returns a function that reads the used bytes of a GPU, by NVML. gpu: its index."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
@@ -152,8 +156,8 @@ def used_memory():
     if library.nvmlInit_v2() != 0:
         raise Failure("nvmlInit_v2 failed")
     device = ctypes.c_void_p()
-    if library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) != 0:
-        raise Failure("nvmlDeviceGetHandleByIndex_v2 failed for GPU 0")
+    if library.nvmlDeviceGetHandleByIndex_v2(gpu, ctypes.byref(device)) != 0:
+        raise Failure(f"nvmlDeviceGetHandleByIndex_v2 failed for GPU {gpu}")
 
     def read():
         memory = Memory()
@@ -217,7 +221,7 @@ class Load:
             self.page = mmap.mmap(file.fileno(), 0)
         environment = {**context.environment, **(environment or {})}
         if role:
-            environment["SLUICE_TEST_ROLE"] = role
+            environment["SLUICE_TEST_ROLE"] = context.role(role)
         self.log = context.log(name)
         self.process = subprocess.Popen(
             [*map(str, command), *([] if more_files else ["--page"]), self.path, *self.losses, *map(str, after)],
@@ -345,8 +349,8 @@ offline_floor = 0.0
 [roles]
 store = ""
 {roles}
-environment = [{{ when = "SLUICE_TEST_ROLE=offline", role = "offline" }},
-               {{ when = "SLUICE_TEST_ROLE=online", role = "online" }}]
+environment = [{{ when = "SLUICE_TEST_ROLE={context.role("offline")}", role = "offline" }},
+               {{ when = "SLUICE_TEST_ROLE={context.role("online")}", role = "online" }}]
 """, encoding="utf-8")
         self.environment = {**context.environment, "SLUICE_DIRECTORY": str(self.directory),
                             "SLUICE_CLIENT_SOCKET": str(self.directory / "clients.sock")}
@@ -492,7 +496,10 @@ class Context:
         self.rivals = chosen.rivals
         self.out = pathlib.Path(chosen.out)
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="sluice-gpu."))
+        self.gpu = chosen.gpu or 0  # The index of the first GPU.
+        self.pci = None  # The PCI address of the only GPU, if one is chosen.
         self.environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                            **({} if chosen.gpu is None else {"CUDA_VISIBLE_DEVICES": str(chosen.gpu)}),
                             "SLUICE_DIRECTORY": str(self.scratch), "SLUICE_ROLES": "store = ''",
                             "SLUICE_BREAKERS": str(self.scratch / "breakers")}
         self.torch = False
@@ -504,6 +511,14 @@ class Context:
         self.result = None
         self.excused = set()  # Lines of the kernel's log that do not fail the part.
         self.loads, self.servers, self.daemons, self.others, self.files = [], [], [], [], []
+
+    def role(self, name):
+        """What marks programs of this run. Another run, on another GPU, leaves them alone."""
+        return f"{name}-{os.getpid()}"
+
+    def driver_lines(self, before):
+        """Lines that NVIDIA's driver has added to the kernel's log, but for those about GPUs that are not tested."""
+        return of_driver(new_lines(before, kernel_log()), self.pci)
 
     def file(self, name, size):
         path = f"/dev/shm/sluice-gpu.{os.getpid()}.{self.number}.{name}"
@@ -731,8 +746,7 @@ def queues(on):
         kinds = collections.Counter(queue["type"] for queue in entry["queues"])
         on.note(f"{load.name}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
         on.figure(f"queues: entries of {load.name}", [len(entry["queues"])], "")
-    added = new_lines(before, kernel_log())
-    for line in of_driver(added):
+    for line in on.driver_lines(before):
         on.problem(f"new line in the kernel's log: {line}")
     on.figure("queues: duration of the command, median / longest", spread(took), "ms")
 
@@ -1207,7 +1221,7 @@ def run_part(on, name, limit):
         for problem in on.clean():
             on.problem(f"at the end of the part: {problem}")
         on.keep_logs()
-    added = of_driver(new_lines(before, kernel_log()))
+    added = on.driver_lines(before)
     for line in added:
         if ("Xid" in line or "NVRM" in line) and line not in on.excused:
             on.problem(f"the kernel's log: {line}")
@@ -1221,15 +1235,16 @@ def run_part(on, name, limit):
     return on.result
 
 
-def visible_gpus():
-    """Names of the GPUs, and the driver's version."""
-    done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-                          capture_output=True, text=True, check=False)
-    rows = [[cell.strip() for cell in row] for row in csv.reader(done.stdout.splitlines()) if len(row) == 2]
+def visible_gpus(gpu):
+    """Names of the GPUs, or of the one with this index; their PCI addresses as in the kernel's log; the driver's version."""
+    done = subprocess.run(["nvidia-smi", "--query-gpu=name,pci.bus_id,driver_version", "--format=csv,noheader",
+                           *([] if gpu is None else [f"--id={gpu}"])], capture_output=True, text=True, check=False)
+    rows = [[cell.strip() for cell in row] for row in csv.reader(done.stdout.splitlines()) if len(row) == 3]
     if done.returncode != 0 or not rows:
         print(f"nvidia.py: nvidia-smi lists no GPU: {last_line(done.stdout + done.stderr)}", file=sys.stderr)
         sys.exit(2)
-    return [name for name, _ in rows], rows[0][1]
+    # nvidia-smi: 00000000:04:00.0, the kernel's log: 0000:04:00
+    return [name for name, _, _ in rows], [pci[4:].lower().split(".")[0] for _, pci, _ in rows], rows[0][2]
 
 
 def check_parts(chosen):
@@ -1248,7 +1263,9 @@ def run(chosen):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     on = Context(chosen)
     on.out.mkdir(parents=True, exist_ok=True)
-    on.gpus, driver = visible_gpus()
+    on.gpus, addresses, driver = visible_gpus(chosen.gpu)
+    if chosen.gpu is not None:
+        on.pci = addresses[0]
     left_on = gang.multicast_left_on() if len(on.gpus) > 1 else []
     if left_on:
         print(f"nvidia.py: NVLink multicast may be on, which can put the GPUs of a host out of service; set {' '.join(left_on)}",
@@ -1299,6 +1316,7 @@ def main():
                          help="the program gpu_load; removed at the end, with its folder if that is empty then")
     running.add_argument("--out", default="nvidia-results", help="folder of the results")
     running.add_argument("--revision", default="unknown", help="revision of sluice")
+    running.add_argument("--gpu", type=int, help="index of the only GPU to test")
     running.add_argument("--driver", default="nvidia", help="driver of sluice")
     running.add_argument("--trace", help="requests in the Azure LLM trace format, for the part llm")
     running.add_argument("--rivals", help="folder of XSched, for the part rivals")

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# usage: tests/gpu/nvidia.sh [--bundle DIR] [--trace FILE] [--rivals DIR]
-#                            [--quick] [PART...]
+# usage: tests/gpu/nvidia.sh [--gpu N] [--bundle DIR] [--trace FILE]
+#                            [--rivals DIR] [--quick] [PART...]
 #        tests/gpu/nvidia.sh report [--html PATH] FILE...
 # Test sluice on this machine's NVIDIA GPUs. The GPUs must be unused. Run it as
 # root. Without PART, run all parts.
+#   --gpu N       Test only the GPU that nvidia-smi lists as N. Others may be in
+#                 use, also by another run of this script. Default: all GPUs
 #   --bundle DIR  Use an unpacked portable archive (bin, lib, include).
 #                 Default: the release build, or SLUICE_BIN
 #   --trace FILE  Requests for the part llm, in the Azure LLM trace format.
@@ -36,19 +38,26 @@ fi
 bin=${SLUICE_BIN:-$top/build/release/bin}
 bundle=
 quick=()
+gpu=()
 trace=()
 rivals=()
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help)
-      sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       echo "PART:" $(python3 -B "$here/nvidia.py" parts) | fold -sw 78
       exit 0
       ;;
     --bundle)
       [ $# -gt 1 ] || unable "--bundle: the folder is missing"
       bundle=$(cd "$2" 2>/dev/null && pwd) || unable "--bundle: cannot open the folder $2"
+      shift
+      ;;
+    --gpu)
+      [ $# -gt 1 ] || unable "--gpu: the number is missing"
+      [[ $2 =~ ^[0-9]+$ ]] || unable "--gpu: '$2' is no number that nvidia-smi lists"
+      gpu=(--gpu "$2")
       shift
       ;;
     --trace)
@@ -90,7 +99,7 @@ done
 [ -r "$include/sluice/client.h" ] || unable "$include/sluice/client.h does not exist; use a complete archive"
 dmesg >/dev/null 2>&1 || unable "dmesg cannot read the kernel's log; run this as root of the host"
 grep -q nvidia <<<"$("$bin/sluice" queues --help)" || unable "$bin/sluice has no driver 'nvidia'; use a newer build"
-users=$(nvidia-smi --query-compute-apps=pid,name --format=csv,noheader) ||
+users=$(nvidia-smi --query-compute-apps=pid,name --format=csv,noheader ${gpu[@]+"--id=${gpu[1]}"}) ||
   unable "nvidia-smi fails: $users"
 [ -z "$users" ] || unable "a GPU is in use by process ${users%%$'\n'*}; end it first"
 
@@ -105,5 +114,5 @@ load=$build/gpu_load
   unable "nvcc cannot compile gpu_load.cu; for another GPU than this machine's, set SLUICE_CUDA_ARCH, such as sm_90"
 }
 exec python3 -B "$here/nvidia.py" run --bin "$bin" --library "$library" --load "$load" --out "$out" \
-  --revision "${revision:-unknown}" ${trace[@]+"${trace[@]}"} \
+  --revision "${revision:-unknown}" ${gpu[@]+"${gpu[@]}"} ${trace[@]+"${trace[@]}"} \
   ${rivals[@]+"${rivals[@]}"} ${quick[@]+"${quick[@]}"} ${parts[@]+"${parts[@]}"}

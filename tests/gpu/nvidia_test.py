@@ -344,7 +344,7 @@ def check_measurement(folder):
     serving.OFFLINE_ALONE = serving.OFFLINE_WARM_UP = 0.1
     serving.ROUNDS = 2
     with contextlib.redirect_stdout(io.StringIO()):
-        on = nvidia.Context(argparse.Namespace(quick=False, trace=None, rivals=None, driver="none", bin="/",
+        on = nvidia.Context(argparse.Namespace(quick=False, gpu=None, trace=None, rivals=None, driver="none", bin="/",
                                                library="/no/library", load="/", out=folder / "out"))
         on.out.mkdir()
         on.environment["PYTHONPATH"] = str(folder)
@@ -500,7 +500,7 @@ def check_rivals(folder):
     nvidia.Server.mark = lambda server, socket: None
     for given, control, serving.ROUNDS in ((programs, True, 2), (None, False, 1)):
         with contextlib.redirect_stdout(io.StringIO()):
-            on = nvidia.Context(argparse.Namespace(quick=False, trace=None, rivals=given, driver="none", bin="/",
+            on = nvidia.Context(argparse.Namespace(quick=False, gpu=None, trace=None, rivals=given, driver="none", bin="/",
                                                    library="/no/library", load="/", out=folder / "out"))
             on.environment["PYTHONPATH"] = str(folder)
             on.policies, on.torch = [], True
@@ -550,7 +550,7 @@ check(shown.returncode == 0 and shown.stdout.startswith("usage: ") and not shown
 check(shown.stdout.split("PART: ")[1].split() == list(nvidia.PARTS), f"parts: {shown}")
 check(len(shown.stdout.splitlines()) <= 24 and max(map(len, shown.stdout.splitlines())) <= 80, "size of --help")
 check(nvidia.NEED_PYTORCH < set(nvidia.PARTS), "parts that need PyTorch")
-for wrong in (["--no-option"], ["no-part"], ["--bundle"], ["--bundle", "/nonexistent"], ["--trace"],
+for wrong in (["--no-option"], ["no-part"], ["--gpu"], ["--gpu", "first"], ["--bundle"], ["--bundle", "/nonexistent"], ["--trace"],
               ["--trace", "/nonexistent"], ["--rivals"], ["--rivals", "/nonexistent"]):
     refused = run(HERE / "nvidia.sh", *wrong)
     check(refused.returncode == 2 and refused.stderr.startswith("nvidia.sh: ") and refused.stderr.count("\n") == 1,
@@ -566,7 +566,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     folder = pathlib.Path(name)
     # Nothing starts on several GPUs while NVLink multicast may be on.
     smi = folder / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.1'\necho 'NVIDIA H200, 580.1'\n")
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 00000000:04:00.0, 580.1'\necho 'NVIDIA H200, 00000000:0A:00.0, 580.1'\n")
     smi.chmod(0o755)
     path = {"PATH": f"{folder}:{os.environ['PATH']}"}
     for off, missing in (({}, ["NCCL_NVLS_ENABLE=0", "TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1"]),
@@ -577,6 +577,16 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
              folder / "out", "gang"], env={**os.environ, **path, **off}, capture_output=True, text=True, check=False)
         check(refused.returncode == 2 and refused.stderr.endswith(f"set {' '.join(missing)}\n"), f"multicast: {refused}")
     shutil.rmtree(folder / "out")
+    # One GPU of several.
+    smi.write_text("#!/bin/sh\n[ \"$3\" = --id=1 ] && echo 'NVIDIA H200, 00000000:0A:00.0, 580.1'\n")
+    before, os.environ["PATH"] = os.environ["PATH"], path["PATH"]
+    chosen_gpu = nvidia.visible_gpus(1)
+    os.environ["PATH"] = before
+    check(chosen_gpu == (["NVIDIA H200"], ["0000:0a:00"], "580.1"), f"--gpu 1: {chosen_gpu}")
+    mine, other, both = (f"[1] NVRM: {text}" for text in (
+        "Xid (PCI:0000:0A:00): 31, pid=7", "GPU at PCI:0000:04:00: GPU-0d", "the driver's state is unknown"))
+    check(nvidia.of_driver([mine, other, both, "[2] usb"], "0000:0a:00") == [mine, both], "lines about another GPU")
+    check(nvidia.of_driver([mine, other, both, "[2] usb"]) == [mine, other, both], "lines about all GPUs")
     one = {"hold: p50": {"values": [0.6, 1.5], "unit": "ms"}}
     two = {"hold: p50": {"values": [7], "unit": "ms"}}
     done, rows = report(folder, results("H100", "2026-01-02T00:00:00+00:00", "hold", two, "failed"),

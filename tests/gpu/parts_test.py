@@ -233,7 +233,7 @@ def part(name, quick=True, trace=None, limit=60, **environment):
         load.write_text(LOAD)
         load.chmod(0o755)
         on = nvidia.Context(argparse.Namespace(quick=quick, driver="nvidia", bin=folder, library="none", load=load, out=folder,
-                                               trace=trace, rivals=None))
+                                               gpu=None, trace=trace, rivals=None))
         on.torch = True
         on.rates = {"offline": 1, "online": 1}
         on.environment.update({"WRONG": "", **environment, "RUNS": str(folder / "runs")})
@@ -512,7 +512,7 @@ def check_faults():
     nvidia.kernel_log = lambda: list(log)
     crash = faults.crash
 
-    def pretended_used():
+    def pretended_used(_):
         # Of programs that run: half of their memory counts less than what is freed.
         return lambda: sum(2048 << 20 for each in contexts[-1].loads if each.name == "offline" and each.process.poll() is None)
 

@@ -209,7 +209,7 @@ class Rivals(serving.Measurement):
         finally:
             self.server, self.offline = own
             on.drop(*(each for each in [*on.servers, *on.loads, *on.daemons] if each not in running))
-            lines = nvidia.of_driver(nvidia.new_lines(before, nvidia.kernel_log()))
+            lines = on.driver_lines(before)
             on.excused.update(lines)
             if lines:
                 on.note(f"the kernel's log at {group.names[0]}: {len(lines)} new lines of the driver, the first one: "

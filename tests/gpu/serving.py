@@ -291,8 +291,8 @@ class Measurement:
         kernel then takes longer."""
         seen, until = [], time.monotonic() + seconds
         try:
-            with subprocess.Popen(["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "--id=0",
-                                   "--loop-ms=20"], env=self.on.environment, stdout=subprocess.PIPE,
+            with subprocess.Popen(["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits",
+                                   f"--id={self.on.gpu}", "--loop-ms=20"], env=self.on.environment, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True) as asked:
                 try:
                     for line in asked.stdout:

@@ -39,7 +39,7 @@ faults.QUICK_CYCLES, faults.WARM_UP, faults.QUICK_HOLD = 40, 20, 2
 binaries, library, load, work = map(pathlib.Path, sys.argv[1:5])
 work.mkdir(parents=True, exist_ok=True)
 on = nvidia.Context(argparse.Namespace(quick=True, driver="nvidia", bin=binaries, library=library, load=load, out=work,
-                                       trace=None, rivals=None))
+                                       gpu=None, trace=None, rivals=None))
 on.gpus, on.torch, on.programs = ["simulated"] * gang.RANKS, True, Programs(on)
 on.rates = {"offline": 1, "online": 1}
 failed = []
