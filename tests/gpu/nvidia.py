@@ -140,7 +140,9 @@ def new_lines(before, after):
 def of_driver(lines, gpu=None):
     """Lines of NVIDIA's driver. gpu: without those that name another GPU than this one, by its PCI address."""
     found = [line for line in lines if any(word in line for word in ("NVRM", "nvidia", "Xid"))]
-    return found if gpu is None else [line for line in found if PCI.search(line) is None or gpu in line.lower()]
+    if gpu is None:
+        return found
+    return [line for line in found if (gpu in line.lower() if PCI.search(line) else "GPU Board Serial Number" not in line)]
 
 
 class Memory(ctypes.Structure):
@@ -438,7 +440,7 @@ class Server:
         self.process = subprocess.Popen(list(map(str, command)), bufsize=0, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.log, preexec_fn=die_with_parent,
                                         env={**context.environment, **(environment or {}),
-                                             "SLUICE_TEST_ROLE": "online"})
+                                             "SLUICE_TEST_ROLE": context.role("online")})
         self.pid = self.process.pid
         context.servers.append(self)
         self.described = self.answer(limit)
