@@ -132,6 +132,10 @@ def check_seeing():
     few = [looked(130050, "running", 5) if entry == looked(130050, "running", 6) else entry for entry in many]
     found = compared(few, log)["kernels"]
     check([found["missed"], found["late"]] == [1, 0], f"submissions are missing: {found}")
+    for apart, missed in ((150, 0), (250, 1)):
+        split = [*few, looked(130050 + apart, "running", 1)]
+        found = compared(sorted(split, key=lambda entry: entry[0]), log)["kernels"]
+        check([found["missed"], found["late"]] == [missed, 1 - missed], f"seen by a look {apart} us later: {found}")
     # With requests of another kind, its submissions count.
     mixed = [("other" if begin == 130000 else "kernels", begin, begin + 10, begin + 900) for begin in regular]
     found = compared(many, [*mixed, ("other", 260000, 260010, 260900), ("other", 280000, 280010, 280900)])["kernels"]

@@ -117,9 +117,7 @@ def analyse(recording, requests, since, until, linger):
             # A report that came during a turn of the daemon has the time of that turn's begin, and may be younger.
             if first > 0 and seen[first - 1].count != 0 and seen[first - 1].at == seen[first - 1].taken:
                 continue
-            covered = bisect.bisect_left(begins, told.at) - number if told else 0
-            expected = sum(usual[each.kind] for each in requests[number:number + covered])
-            what = "late" if covered > 1 and told.count >= expected else "missed"
+            what = "late" if told and came_together(told, seen, looked, begins, number, requests, usual) else "missed"
             of[what] += 1
             show(what, request)
             if what == "late":
@@ -164,6 +162,18 @@ def analyse(recording, requests, since, until, linger):
                             if each.kind == "resume" and each.taken < following), None)
             of["resume"].append(max(0, (resumed.taken if resumed else following) - request.end - linger) / US)
     return dict(found)
+
+
+def came_together(told, seen, looked, begins, number, requests, usual):
+    """Whether the submissions of a request were seen together with those of later ones: by the first look after it, or, where
+    that look was interrupted, by those soon after it."""
+    count = 0
+    for look in iterate(seen, bisect.bisect_left(looked, told.at), told.at + US * LATE["begin_seen"]):
+        count += look.count
+        covered = requests[number:bisect.bisect_left(begins, look.at)]
+        if len(covered) > 1 and count >= sum(usual[each.kind] for each in covered):
+            return True
+    return False
 
 
 def usual_counts(seen, looked, requests):
