@@ -1277,7 +1277,7 @@ def run(chosen):
     document = {"version": 1, "gpu": " and ".join(sorted(set(on.gpus))), "gpus": len(on.gpus), "driver": driver,
                 "kernel": os.uname().release, "date": date.isoformat(timespec="seconds"), "sluice": chosen.revision, "quick": chosen.quick,
                 "parts": {}}
-    file = on.out / f"nvidia-{date:%Y%m%dT%H%M%SZ}.json"
+    file = on.out / f"nvidia-{date:%Y%m%dT%H%M%SZ}{'' if chosen.gpu is None else f'-gpu{chosen.gpu}'}.json"
     try:
         done = subprocess.run([on.load, "calibrate"], env=on.environment, capture_output=True, text=True, check=False,
                               timeout=2 * PATIENCE)
