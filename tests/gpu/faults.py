@@ -312,17 +312,31 @@ def faults(on):
     neighbour.wait_moving(neighbour.streams, nvidia.PATIENCE)
 
 
-def used_by(name, host, agent):
+def descriptors_of(pid, own):
+    """Number of descriptors of a process, without pidfds of others than the processes `own`. A daemon has one of each process
+    that uses a GPU."""
+    count = 0
+    for entry in os.listdir(f"/proc/{pid}/fdinfo"):
+        with contextlib.suppress(OSError):
+            text = pathlib.Path(f"/proc/{pid}/fdinfo/{entry}").read_text(encoding="utf-8")
+            of = re.search(r"^Pid:\s*(\d+)", text, re.M)  # An ended process: -1
+            count += of is None or int(of[1]) in own
+    return count
+
+
+def used_by(on, name, host, agent):
     """Of a process that has an agent, the agent, and its guardian: KiB of anonymous memory, and number of descriptors. Each
     has more descriptors for a moment, so the least of several counts."""
     if agent is None:
         raise nvidia.Failure(f"the owner lock of {name} names no running agent")
     found = {}
-    for party, pid in ((name, host), (f"agent of {name}", agent), (f"guardian of {name}", nvidia.guardian_of(agent))):
+    guardian = nvidia.guardian_of(agent)
+    own = {host, agent, guardian, *(each.pid for each in on.loads)}
+    for party, pid in ((name, host), (f"agent of {name}", agent), (f"guardian of {name}", guardian)):
         text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
         counts = []
         for _ in range(10):
-            counts.append(len(os.listdir(f"/proc/{pid}/fd")))
+            counts.append(descriptors_of(pid, own))
             time.sleep(0.02)
         found[party] = pid, int(re.search(r"^RssAnon:\s*(\d+)", text, re.M)[1]), min(counts)
     return found
@@ -344,7 +358,7 @@ def faults_long(on):
     load, neighbour = loads = [on.offline(), on.offline("neighbour", streams=1)]
     daemon = nvidia.Daemon(on)
     daemon.wait_attached(*loads)
-    look = lambda: (used_by("the daemon", daemon.process.pid, daemon.agent()), lossless.calls_that_suspend(on, daemon))
+    look = lambda: (used_by(on, "the daemon", daemon.process.pid, daemon.agent()), lossless.calls_that_suspend(on, daemon))
     marks = lossless.Marks(daemon.connect(), 1, CYCLE, CYCLE)
     try:
         seen = []
@@ -364,7 +378,7 @@ def faults_long(on):
     # By the command, because max_suspend of a daemon is at most 141 s.
     def look():
         agents = filter(None, (nvidia.agent_of(lock) for lock in on.scratch.glob("owner.[1-8]")))
-        seen.append(used_by("sluice suspend", on.others[-1].pid, next(agents, None)))
+        seen.append(used_by(on, "sluice suspend", on.others[-1].pid, next(agents, None)))
 
     seen = []
     counts = neighbour.counts()
