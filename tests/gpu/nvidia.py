@@ -1202,7 +1202,7 @@ def run_part(on, name, limit):
     on.deadline = now() + limit
     on.excused = set()
     print(f"=== {name}: {PARTS[name].__doc__}", flush=True)
-    start = now()
+    start, ended = now(), None
     before = kernel_log()
 
     def expired(*_):
@@ -1214,6 +1214,9 @@ def run_part(on, name, limit):
         PARTS[name](on)
     except OutOfTime:
         on.problem(f"the part did not end within {limit} s")
+    except (SystemExit, KeyboardInterrupt) as error:
+        on.problem("the script was ended during this part")
+        ended = error
     except Exception as error:  # A defect of one part must not cost the others their time on the GPU.
         on.problem(reason(error))
         if not isinstance(error, Failure):
@@ -1234,6 +1237,8 @@ def run_part(on, name, limit):
         on.result["outcome"] = "failed"
     on.result["seconds"] = round(now() - start, 1)
     print(f"=== {name}: {on.result['outcome']} after {on.result['seconds']:g} s", flush=True)
+    if ended:
+        raise ended
     return on.result
 
 
@@ -1293,8 +1298,11 @@ def run(chosen):
             if not on.torch:
                 print("PyTorch cannot be imported, or sees no GPU: what needs it is left out")
         for name in names:
-            document["parts"][name] = run_part(on, name, 120 if chosen.quick else 480)
-            file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            try:
+                run_part(on, name, 120 if chosen.quick else 480)
+            finally:  # What a part has found by then stays, if the script is ended.
+                document["parts"][name] = on.result
+                file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     finally:
         on.clean()
         on.keep_logs()

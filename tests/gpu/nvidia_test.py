@@ -587,6 +587,21 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     chosen_gpu = nvidia.visible_gpus(1)
     os.environ["PATH"] = before
     check(chosen_gpu == (["NVIDIA H200"], ["0000:0a:00"], "580.1"), f"--gpu 1: {chosen_gpu}")
+    # A part that is running when the script is ended.
+    (folder / "dmesg").write_text("#!/bin/sh\n")
+    (folder / "load").write_text("#!/bin/sh\necho '{\"offline\": 1, \"online\": 1}'\n")
+    (folder / "sluice").write_text("#!/bin/sh\ntouch \"$0.runs\"\nexec sleep 100\n")
+    for program in ("dmesg", "load", "sluice"):
+        (folder / program).chmod(0o755)
+    with subprocess.Popen([sys.executable, "-B", HERE / "nvidia.py", "run", "--bin", folder, "--library", smi, "--load",
+                           folder / "load", "--out", folder / "ended", "--gpu", "1", "doctor", "queues"],
+                          env={**os.environ, **path}, stdout=subprocess.PIPE, text=True) as running:
+        nvidia.wait_until(lambda: running.poll() is not None or (folder / "sluice.runs").exists(), 60, "start of a part")
+        running.terminate()
+        printed = running.communicate(timeout=60)[0]
+    kept = [json.loads(each.read_text()) for each in (folder / "ended").glob("nvidia-*-gpu1.json")]
+    check(running.returncode == 143 and len(kept) == 1 and list(kept[0]["parts"]) == ["doctor"] and
+          kept[0]["parts"]["doctor"]["outcome"] == "failed", f"ended by SIGTERM: {printed} {kept}")
     mine, other, both = (f"[1] NVRM: {text}" for text in (
         "Xid (PCI:0000:0A:00): 31, pid=7", "GPU at PCI:0000:04:00: GPU-0d", "the driver's state is unknown"))
     check(nvidia.of_driver([mine, other, both, "[2] usb"], "0000:0a:00") == [mine, both], "lines about another GPU")
