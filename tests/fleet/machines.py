@@ -80,7 +80,7 @@ class Node(cluster.Node):
         super().start()
         self.order(f"/usr/sbin/sshd -D -e -f {self.cluster.work}/sshd_config < /dev/null >> {self.folder}/log/sshd 2>&1 &")
 
-    def configure(self, policy="", scheduler="", daemon="", mode="enforce"):
+    def configure(self, policy="", scheduler="", daemon="", mode="enforce", roles=""):
         """Writes the daemon's configuration."""
         (self.folder / "etc/sluice.toml").write_text(textwrap.dedent(f"""\
             [daemon]
@@ -88,7 +88,7 @@ class Node(cluster.Node):
             metrics = "{self.address}:{METRICS_PORT}"
             jobs = ""
             """) + daemon + '\n[scheduler]\nattach_after = "100ms"\n' + scheduler + "\n[policy]\n"
-            + (policy or 'name = "fixed_timeslice"\nrelease = "client_done"\n'))
+            + (policy or 'name = "fixed_timeslice"\nrelease = "client_done"\n') + "\n[roles]\n" + roles)
 
     def daemon_pid(self):
         return int(self.inside("cat", "/run/sluice.pid").stdout)

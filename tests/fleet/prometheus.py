@@ -332,6 +332,19 @@ def refused_quantum(bed):
     bed.expect_end("SluiceQuantumFailed")
 
 
+def gangs_not_started(bed):
+    """The daemon waits for sluice-gangs; that runs, then, without an etcd that answers."""
+    bed.node.configure(roles='gang_across_nodes = "slurm"\n')
+    bed.node.start_daemon()
+    bed.expect("SluiceGangsNotConnected")
+    key, certificate = (bed.node.folder / f"gangs.{kind}" for kind in ("key", "pem"))
+    run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj",
+        "/CN=node", "-keyout", key, "-out", certificate)
+    bed.node.order(f"{bed.node.cluster.bin}/sluice-gangs --etcd https://127.0.0.1:1 --cluster test --ca {certificate} --cert "
+                   f"{certificate} --key {key} < /dev/null >> {bed.node.folder}/log/gangs 2>&1 &")
+    bed.expect_end("SluiceGangsNotConnected")
+
+
 def forgotten_pause(bed):
     bed.node.inside("touch", "/run/sluice/disabled")
     bed.expect("SluicePausedForLong")
@@ -385,7 +398,7 @@ NODES = [("mi300x", (agent_killed, preemption_fails, target_missed, broken_polic
          ("mi300x", (stuck_driver, held_without_work, limits_share, work_without_end, stray_mark, corrupt_client,
                      traced_target, forgotten_pause)),
          ("mi300x-batch", (refused_reservation, failed_batch_command, slower_driver)),
-         ("h100", (refused_quantum, driver_unloaded))]
+         ("h100", (refused_quantum, gangs_not_started, driver_unloaded))]
 QUICK = [("mi300x", (agent_killed, preemption_fails)), ("mi300x", (target_missed, daemon_killed))]
 
 

@@ -211,7 +211,8 @@ json::object control_desk::explain(const json::object& request, failure& why) {
     }
   }
   const auto roles = node_.roles();
-  const beside_picture beside{.node = memory(), .roles = roles.get()};
+  const beside_picture beside{
+      .node = memory(), .roles = roles.get(), .without_gangs = node_.facts().without_gangs};
   state_now state;
   if (group != nullptr) {
     id = group->id;

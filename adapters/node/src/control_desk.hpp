@@ -40,6 +40,8 @@ struct node_facts {
   bool paused = false;
   bool simulated = false;    ///< The device is.
   bool driver_gone = false;  ///< As discovery::driver_gone().
+  /// It needs sluice-gangs for gangs on several nodes, and none is connected.
+  bool without_gangs = false;
   std::string policy{};      ///< As a command line would name it; empty where that is not known.
   std::string policy_by{};   ///< Who asked for it, where it is not the configuration's.
   std::string role_store{};  ///< The file that it reads; empty: none.

@@ -43,6 +43,7 @@ class gang_link final : public source {
       }
       *timer = *made;
     }
+    be_alone(true);
     look_after_socket();
     return {};
   }
@@ -58,6 +59,7 @@ class gang_link final : public source {
     for (timer_id* const each : {&looking_, &losing_})
       loop_->remove(std::exchange(*each, timer_id::none));
     disconnect();
+    be_alone(false);
     listener_.close();
     loop_ = nullptr;
   }
@@ -94,6 +96,10 @@ class gang_link final : public source {
       accepting_ = *watched;
   }
 
+  void be_alone(bool is) {
+    if (options_.alone != nullptr) options_.alone->store(is);
+  }
+
   void stop_accepting() { loop_->unwatch(std::exchange(accepting_, watch_id::none)); }
 
   void lose_deaf_peer() {
@@ -115,6 +121,7 @@ class gang_link final : public source {
     if (!watched) return;
     peer_ = std::move(made);
     receiving_ = *watched;
+    be_alone(false);
     if (options_.tell) options_.tell("gangs on several nodes: sluice-gangs is connected");
     for (const auto& [key, state] : gangs_) {
       if (peer_) tell(state);
@@ -125,6 +132,7 @@ class gang_link final : public source {
     if (!peer_) return;
     loop_->unwatch(std::exchange(receiving_, watch_id::none));
     peer_.reset();
+    be_alone(true);
     for (const auto& [key, state] : gangs_) forget(key);
   }
 

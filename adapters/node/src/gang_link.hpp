@@ -3,6 +3,7 @@
 /// Gangs on several nodes: lets sluice-gangs (adapters/fleet), which speaks with the other nodes,
 /// take part in the scheduler's decisions.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,8 @@ struct gang_link_options {
   std::string socket{};                                  ///< Only for root and this user.
   std::function<void(std::string_view)> say = nullptr;   ///< Takes lines for a log: warnings.
   std::function<void(std::string_view)> tell = nullptr;  ///< News. May be empty.
+  /// Is true while it runs and no program is connected. Outlives the source. May be null.
+  std::atomic<bool>* alone = nullptr;
 };
 
 /// While no program is connected, no gang on several nodes is held. Of two that connect, the later

@@ -84,6 +84,7 @@ class node_impl final : public node, private steered_node {
                        const std::scoped_lock held{mutex_};
                        return driver_gone();
                      },
+                 .without_gangs = [this] { return without_gangs_.load(); },
                  .targets =
                      [this] {
                        const std::scoped_lock held{mutex_};
@@ -161,6 +162,7 @@ class node_impl final : public node, private steered_node {
                     .paused = paused_.load(),
                     .simulated = simulated_.load(),
                     .driver_gone = driver_gone(),
+                    .without_gangs = without_gangs_.load(),
                     .policy = {},
                     .policy_by = {},
                     .role_store = settings_.roles.role_store};
@@ -450,6 +452,7 @@ class node_impl final : public node, private steered_node {
         options_, settings, std::move(finder), observer_->sink(),
         {.grants = [this](const client::peer& who, role what) { return grants(who, what); },
          .owned_by_another = [this] { lose(); },
+         .without_gangs = &without_gangs_,
          .say = said_.sink()});
     if (!made) return made.error();
     if (const auto started = made->whole->start(); !started) return started;
@@ -540,8 +543,9 @@ class node_impl final : public node, private steered_node {
   std::unique_ptr<control_desk> desk_;        // outlives the observer, whose thread it is on
   const std::unique_ptr<observer> observer_;  // outlives the scheduler, which writes to it
   std::atomic<node_state> state_{node_state::idle};
-  std::atomic<bool> paused_{false};     // changed with mutex_ held
-  std::atomic<bool> simulated_{false};  // the device, when this program last became the owner
+  std::atomic<bool> paused_{false};         // changed with mutex_ held
+  std::atomic<bool> simulated_{false};      // the device, when this program last became the owner
+  std::atomic<bool> without_gangs_{false};  // the scheduler's; see node_facts
 
   /// Whoever replaces scheduler_ holds it, and who looks at that one; taken before mutex_.
   std::mutex look_mutex_;

@@ -83,8 +83,10 @@ result<node_scheduler> make_node_scheduler(const node_options& options,
   }
   if (options.mode == node_mode::enforce &&
       settings.roles.gangs.across_nodes != roles::gang_engine::none)
-    sources.push_back(
-        make_gang_link({.socket = options.files.gangs(), .say = wishes.say, .tell = options.tell}));
+    sources.push_back(make_gang_link({.socket = options.files.gangs(),
+                                      .say = wishes.say,
+                                      .tell = options.tell,
+                                      .alone = wishes.without_gangs}));
   auto record = options.record;
   if (record.device.empty()) record.device = device_name(options.driver->simulated());
   auto whole =

@@ -22,6 +22,8 @@ struct node_wishes {
   std::function<bool(const client::peer& who, role what)> grants{};
   /// As agent::agent_options::owned_by_another.
   std::function<void()> owned_by_another{};
+  /// As gang_link_options::alone.
+  std::atomic<bool>* without_gangs = nullptr;
   message_sink say{};
 };
 

@@ -212,7 +212,8 @@ class metrics_reader final : public journal_reader {
                           .paused = how_.paused(),
                           .enforces = how_.enforces,
                           .simulated = how_.simulated(),
-                          .driver_gone = how_.driver_gone && how_.driver_gone()},
+                          .driver_gone = how_.driver_gone && how_.driver_gone(),
+                          .without_gangs = how_.without_gangs && how_.without_gangs()},
                          now);
   }
 

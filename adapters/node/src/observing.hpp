@@ -19,6 +19,7 @@ struct observing {
   std::function<bool()> paused{};
   std::function<bool()> simulated{};    ///< Whether the device is, known while something is heard.
   std::function<bool()> driver_gone{};  ///< As discovery::driver_gone().
+  std::function<bool()> without_gangs{};             ///< As node_facts::without_gangs.
   std::function<observe::span_targets()> targets{};  ///< Those in force.
   message_sink warn{};
   message_sink tell{};

@@ -410,10 +410,11 @@ std::string obstacle(const picture& seen, const group_picture& group, const hist
     }
   }
   if (group.nodes >= 2 && !group.peers_answer)
-    return fmt::format(
-        "it is a gang on {} nodes, which do not all answer and agree; sluice-gangs must run on "
-        "each of them, and its log on this node has the reason",
-        group.nodes);
+    return fmt::format("it is a gang on {} nodes, {}", group.nodes,
+                       beside.without_gangs
+                           ? "and sluice-gangs is not connected to this daemon; start it"
+                           : "which do not all answer and agree; the log of sluice-gangs on this "
+                             "node has the reason");
   return has_queues ? "some of its queues cannot be suspended" : "it has no compute queues";
 }
 

@@ -31,6 +31,7 @@ struct wall_moment {
 struct beside_picture {
   const node_view* node = nullptr;
   const roles::role_reasons* roles = nullptr;
+  bool without_gangs = false;  ///< As node_facts::without_gangs.
 };
 
 /// What is seen of online programs without a client: `ignored`, `hidden` (on no GPU can it be

@@ -303,6 +303,8 @@ class page {
     flag("sluice_paused", moment_.paused, "1 if 'sluice pause' keeps all work running, else 0.");
     flag("sluice_driver_gone", moment_.driver_gone,
          "1 if the driver's files disappeared or became unreadable, else 0.");
+    flag("sluice_gangs_disconnected", moment_.without_gangs,
+         "1 if gangs on several nodes run because sluice-gangs is not connected, else 0.");
     flag(
         "sluice_enforces", moment_.enforces,
         "1 in mode enforce; 0 in mode observe, which counts suspends but does not carry them out.");

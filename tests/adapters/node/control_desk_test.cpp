@@ -309,6 +309,18 @@ TEST_F(ControlDesk, SaysWhyAProcessRuns) {
   });
   EXPECT_EQ(state(), "unmanaged");
   EXPECT_THAT(sentence(), HasSubstr("the breaker of GPU 51110 is open"));
+  show([](picture& seen) {
+    seen.gpus[0].breaker_open = false;
+    seen.groups[0].nodes = 2;
+  });
+  EXPECT_THAT(sentence(), HasSubstr("it is a gang on 2 nodes, which do not all answer and agree"));
+  node_.without_gangs = true;
+  EXPECT_THAT(sentence(), HasSubstr("it is a gang on 2 nodes, and sluice-gangs is not connected"));
+  node_.without_gangs = false;
+  show([](picture& seen) {
+    seen.gpus[0].breaker_open = true;
+    seen.groups[0].nodes = 1;
+  });
 
   journal_.attached(error_code{EPERM, boost::system::system_category()});
   show([](picture& seen) {

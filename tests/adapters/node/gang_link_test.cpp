@@ -35,7 +35,8 @@ class GangLink : public ::testing::Test, public source_host {
     loop_ = std::move(*made);
     link_ = make_gang_link({.socket = path_,
                             .say = [this](std::string_view line) { said_ += line; },
-                            .tell = [this](std::string_view line) { told_ += line; }});
+                            .tell = [this](std::string_view line) { told_ += line; },
+                            .alone = &alone_});
     EXPECT_TRUE(link_->start(*this));
   }
   ~GangLink() override { link_->stop(); }
@@ -85,8 +86,19 @@ class GangLink : public ::testing::Test, public source_host {
   std::unique_ptr<reactor> loop_;
   std::vector<observation> seen_;
   std::string said_, told_;
+  std::atomic<bool> alone_{false};
   std::unique_ptr<source> link_;
 };
+
+TEST_F(GangLink, ShowsWhetherAProgramIsConnected) {
+  EXPECT_TRUE(alone_);
+  unique_fd own = connect();
+  EXPECT_TRUE(until([&] { return !alone_; }));
+  own.reset();
+  EXPECT_TRUE(until([&] { return alone_.load(); })) << said_;
+  link_->stop();
+  EXPECT_FALSE(alone_) << "it does not run";
+}
 
 TEST_F(GangLink, TellsWhatTheSchedulerWantsNowAndLater) {
   link_->gang_changed({.key = 1, .nodes = 2, .wish = gang_wish::run});

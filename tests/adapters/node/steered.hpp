@@ -171,6 +171,7 @@ class fake_node final : public steered_node {
     return {.mode = node_mode::enforce,
             .paused = paused,
             .simulated = true,
+            .without_gangs = without_gangs,
             .policy = policy,
             .policy_by = by};
   }
@@ -191,6 +192,7 @@ class fake_node final : public steered_node {
   bool broken = false;
   duration takes{};  ///< A look.
   bool paused = false;
+  bool without_gangs = false;
   std::string policy = "fixed_timeslice:slice=20ms";
   std::string by;
   std::shared_ptr<const roles::role_reasons> reasons;

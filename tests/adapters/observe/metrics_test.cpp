@@ -149,6 +149,7 @@ TEST(Metrics, SayWhatHappened) {
   is(R"(sluice_build_info{version=")" SLUICE_VERSION R"("})", 1);
   is("sluice_owns_node", 1);
   is("sluice_paused", 0);
+  is("sluice_gangs_disconnected", 0);
   is(R"(sluice_scheduler_info{policy="pointer_polling",backend="agent",simulated="true"})", 1);
   is(R"(sluice_queues{gpu="7",role="offline",state="running"})", 2);
   is(R"(sluice_queues{gpu="7",role="offline",state="suspended"})", 2);

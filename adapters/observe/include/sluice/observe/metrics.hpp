@@ -35,6 +35,8 @@ struct metrics_moment {
   bool enforces = false;
   bool simulated = false;    ///< The device is.
   bool driver_gone = false;  ///< Its files cannot be read.
+  /// sluice-gangs is needed for gangs on several nodes, and is not connected.
+  bool without_gangs = false;
 };
 
 /// Counts what the journal tells, by GPU and by group; what has neither comes from `statistics`,
