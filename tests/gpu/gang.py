@@ -37,8 +37,9 @@ MODES = (serving.Mode("alone", None, False, None), serving.Mode("beside", None, 
 SPAN, BOTH_SPAN = 10, 8  # s, of a row of the server on one GPU, and of the server on both.
 
 # number: how often all processes were off the GPU. The others: for how many us only some were, each time: before all
-# were (off), before all ran again (again), and with neither.
-Holds = collections.namedtuple("Holds", "number off again neither")
+# were (off), before all ran again (again), and with neither. worst: the longest of these times, and the driver's calls
+# that ended in it or at its ends.
+Holds = collections.namedtuple("Holds", "number off again neither worst")
 
 
 def multicast_left_on():
@@ -48,7 +49,7 @@ def multicast_left_on():
 
 def read_holds(lines, pids):
     """When some, but not all, of these processes were held, by a recording."""
-    numbers, changes, last = {}, [], "{}"
+    numbers, changes, calls, last = {}, [], [], "{}"
     for line in lines:
         if not line.endswith("\n"):
             break
@@ -60,12 +61,21 @@ def read_holds(lines, pids):
             entry = json.loads(line)
             if numbers.get(entry["process"]) in pids and not entry.get("errno"):
                 changes.append((entry["finished"], numbers[entry["process"]], entry["kind"] == "suspend"))
+                calls.append((entry["started"], entry["finished"], entry["kind"], pids.index(numbers[entry["process"]])))
         elif '"is":"detached"' in line:
             entry = json.loads(line)
             if numbers.get(entry["process"]) in pids:
                 changes.append((entry["t"], numbers[entry["process"]], False))
-    found = Holds([0], [], [], [])
+    found = Holds([0], [], [], [], [])
     held, since, from_all = set(), None, False
+
+    def add(to, until):
+        to.append((until - since) / seeing.US if since is not None else 0.0)
+        ended = [each for each in calls if since is not None and since <= each[1] <= until]
+        if not found.worst or to[-1] > found.worst[0]:
+            found.worst[:] = to[-1], "; ".join(
+                f"{kind} of rank {rank} from {(a - since) / seeing.US:.0f} to {(b - since) / seeing.US:.0f} us"
+                for a, b, kind, rank in sorted(ended))
     for at, pid, is_held in sorted(changes):
         before = len(held)
         (held.add if is_held else held.discard)(pid)
@@ -74,18 +84,19 @@ def read_holds(lines, pids):
         if len(held) in (0, len(pids)):
             found.number[0] += len(held) > 0
             kind = found.again if from_all and not held else found.off if held and not from_all else found.neither
-            kind.append((at - since) / seeing.US if since is not None else 0.0)
+            add(kind, at)
             since = None
         elif since is None:
             since, from_all = at, before > 0
     if since is not None:  # Until the end of the recording.
-        found.neither.append((json.loads(last).get("t", since) - since) / seeing.US)
+        add(found.neither, json.loads(last).get("t", since))
     return found._replace(number=found.number[0])
 
 
 def merged(holds):
     return Holds(sum(each.number for each in holds),
-                 *(sum((getattr(each, key) for each in holds), []) for key in ("off", "again", "neither")))
+                 *(sum((getattr(each, key) for each in holds), []) for key in ("off", "again", "neither")),
+                 max((each.worst for each in holds), default=[]))
 
 
 def show_holds(on, name, holds, least):
@@ -101,6 +112,8 @@ def show_holds(on, name, holds, least):
                unit="ms", fatal=False)
     on.require(f"{name}: longest time with only one held", max(holds.off + holds.again + holds.neither) / 1e3,
                LONGEST_APART, unit="ms", fatal=False)
+    if holds.worst[1]:
+        on.note(f"{name}: the driver's calls of the longest time with only one held: {holds.worst[1]}")
     on.figure(f"{on.part}: {name}, holds that ended before all were off", [len(holds.neither)], "")
 
 
@@ -136,7 +149,7 @@ class Gang:
 
     def __init__(self, name, loads):
         self.name, self.loads = name, loads
-        self.pids = {load.pid for load in loads}
+        self.pids = [load.pid for load in loads]
 
     def check_alive(self):
         for load in self.loads:
@@ -351,7 +364,7 @@ def write_to_held(on):
 def states(daemon, pids):
     """States of the groups of these processes, as `sluice status` shows them."""
     return [group["state"] for group in (daemon.status() or {"groups": []})["groups"]
-            if pids & {process["pid"] for process in group["processes"]}]
+            if not set(pids).isdisjoint(process["pid"] for process in group["processes"])]
 
 
 def wait_running(daemon, loads, since):
