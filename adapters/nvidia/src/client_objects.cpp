@@ -1,7 +1,7 @@
 #include "client_objects.hpp"
 
 #include <algorithm>
-#include <vector>
+#include <iterator>
 
 namespace sluice::nvidia {
 
@@ -26,7 +26,11 @@ bool was_freed(const rm_status& why) { return why.is(uapi::NV_ERR_OBJECT_NOT_FOU
 }  // namespace
 
 void client_objects::look(const stop_function& stops) {
-  drop_freed(stops);
+  // Groups first: the channels of a group are freed with it.
+  if (!drop_freed(groups_, groups_from_, stops) || !drop_freed(channels_, channels_from_, stops) ||
+      !sweep(stops))
+    return;
+  // Last, and from its begin after a stop: so it is younger than what stopped the look before.
   const std::uint32_t gap = looked_ ? later_gap : first_gap;
   std::uint32_t missed = 0;
   const uapi::NvHandle end = std::min(next_ + most_questions, last_object);
@@ -41,18 +45,23 @@ void client_objects::look(const stop_function& stops) {
     if (cls) next_ = handle + 1;
   }
   complete_ = handle < end;
-  if (looked_) {
-    const std::uint32_t sweep = sweep_ < longest_sweep ? sweep_ + sweep_step : later_gap;
-    for (std::uint32_t step = 0; step < sweep_step; ++step) {
-      if (stops && stops()) return;
-      if (!client_.class_of(next_ + sweep + step)) continue;
-      newest_ = next_ + sweep + step;  // The next look asks for all up to it.
-      break;
-    }
-    sweep_ = sweep;
-  }
   looked_ = true;
+  groups_from_ = channels_from_ = swept_ = 0;
   check_listed();
+}
+
+bool client_objects::sweep(const stop_function& stops) {
+  if (!looked_ || swept_ == sweep_step) return true;
+  const std::uint32_t far = sweep_ < longest_sweep ? sweep_ + sweep_step : later_gap;
+  for (; swept_ < sweep_step; ++swept_) {
+    if (stops && stops()) return false;
+    if (!client_.class_of(next_ + far + swept_)) continue;
+    newest_ = next_ + far + swept_;  // This look asks for all up to it.
+    swept_ = sweep_step;
+    break;
+  }
+  sweep_ = far;
+  return true;
 }
 
 /// Objects are made in the order of their numbers: what was not there when the look asked may have
@@ -110,15 +119,17 @@ void client_objects::name_gpu(channel_group& of) const {
     of.gpu = gpu->second;
 }
 
-void client_objects::drop_freed(const stop_function& stops) {
-  const auto freed = [&](uapi::NvHandle handle) {
+template <class Objects>
+bool client_objects::drop_freed(Objects& all, uapi::NvHandle& from,
+                                const stop_function& stops) const {
+  for (auto each = all.lower_bound(from); each != all.end();) {
     if (stops && stops()) return false;
+    from = each->first + 1;
     rm_status why;
-    return !client_.class_of(handle, &why) && was_freed(why);
-  };
-  // Groups first: the channels of a group are freed with it.
-  std::erase_if(groups_, [&](const auto& each) { return freed(each.first); });
-  std::erase_if(channels_, [&](const auto& each) { return freed(each.first); });
+    const bool gone = !client_.class_of(each->first, &why) && was_freed(why);
+    each = gone ? all.erase(each) : std::next(each);
+  }
+  return true;
 }
 
 /// The first object of each kind that the driver names must be among those that the look found.

@@ -44,7 +44,8 @@ class client_objects {
 
   /// Reads what is new, and removes what is gone. Asks a bounded number of questions: what a
   /// process creates faster than that is found by later looks.
-  /// \param stops asked before each question; true ends the look.
+  /// \param stops asked before each question; true ends the look. The next one then asks what is
+  ///              left of it, and in any case for new objects.
   void look(const stop_function& stops = {});
   /// Returns why sluice does not understand this client: the end of a sentence about the process.
   /// Empty: it does.
@@ -68,14 +69,23 @@ class client_objects {
   bool ask_again(uapi::NvHandle end);
   /// \return false if the driver did not answer.
   bool add(uapi::NvHandle handle, std::uint32_t cls);
-  void drop_freed(const stop_function& stops);
+  /// \param from the first number to ask for; those below were.
+  /// \return false if it was stopped.
+  template <class Objects>
+  bool drop_freed(Objects& all, uapi::NvHandle& from, const stop_function& stops) const;
+  /// \return false if it was stopped.
+  bool sweep(const stop_function& stops);
   void check_listed();
   void name_gpu(channel_group& of) const;
 
   rm_client client_;
   uapi::NvHandle newest_;
   uapi::NvHandle next_ = first_object;  ///< All below were asked for.
-  std::uint32_t sweep_ = 0;             ///< How far beyond `next_` the last look asked.
+  std::uint32_t sweep_ = 0;             ///< How far beyond `next_` the last sweep asked.
+  /// What the look that was stopped has asked for.
+  std::uint32_t swept_ = 0;
+  uapi::NvHandle groups_from_ = 0;
+  uapi::NvHandle channels_from_ = 0;
   bool looked_ = false;
   bool complete_ = false;                             ///< The last look reached the newest object.
   std::map<uapi::NvHandle, uapi::NvHandle> devices_;  ///< Subdevice by device.

@@ -26,9 +26,9 @@ constexpr unsigned look_every = 3;
 /// After a look, until a suspend is followed by another one: a look takes as much processor time as
 /// a suspend.
 constexpr duration least_between_looks = 50ms;
-/// A look ends early when an order comes, which would wait for some 200 questions to the driver.
-/// Once the last whole look is this old, it does not: a process may make channels while it is
-/// suspended.
+/// A look ends early when an order comes, which would wait for some 200 questions to the driver,
+/// and the next one goes on. Once the last whole look is this old, it does not end early: a process
+/// may make channels while it is suspended.
 constexpr duration longest_without_look = look_every * tick + tick / 2;
 /// How old the list of users may be at a tick, which lanes share, and before a suspend.
 constexpr duration age_at_tick = tick / 2;

@@ -137,16 +137,40 @@ TEST_F(NvidiaObjects, MadeDuringALookAreFoundByTheNextOne) {
   EXPECT_EQ(seen.not_understood(), "");
 }
 
+TEST_F(NvidiaObjects, AreAskedForOnceByALookThatIsStopped) {
+  client_objects seen{one_.client(), first_object};
+  seen.look();
+  const auto questions = [&](const auto& looks) {
+    const auto before = stat_of(device_, "CLIENT_GET_HANDLE_INFO");
+    looks();
+    return stat_of(device_, "CLIENT_GET_HANDLE_INFO") - before;
+  };
+  const auto whole = questions([&] { seen.look(); });
+  const auto parts = questions([&] {
+    for (int part = 0; part < 5; ++part) {
+      int left = 30;
+      seen.look([&] { return left-- == 0; });
+    }
+    seen.look();
+  });
+  EXPECT_EQ(parts, whole);
+  int left = 140;
+  seen.look([&] { return left-- == 0; });
+  const auto made = make_group(0);
+  seen.look();
+  EXPECT_TRUE(seen.groups().contains(made)) << "also what came after the stop";
+}
+
 TEST_F(NvidiaObjects, MadeBetweenTwoQuestionsAreNotSkipped) {
   client_objects seen{one_.client(), first_object};
   seen.look();
-  // After questions about 20 channels, 4 groups and the next number.
+  // After questions about 20 channels, 4 groups, 128 numbers further on, and the next number.
   const auto asked = stat_of(device_, "CLIENT_GET_HANDLE_INFO");
-  control(device_, "delay CLIENT_GET_HANDLE_INFO 0s times=25");
+  control(device_, "delay CLIENT_GET_HANDLE_INFO 0s times=153");
   control(device_, "hang CLIENT_GET_HANDLE_INFO");
   std::jthread looking{[&] { seen.look(); }};
   const bool hangs = eventually(
-      patience, [&] { return stat_of(device_, "CLIENT_GET_HANDLE_INFO") == asked + 26; });
+      patience, [&] { return stat_of(device_, "CLIENT_GET_HANDLE_INFO") == asked + 154; });
   const auto made = one_.program.ask("context");
   control(device_, "no-faults");
   looking.join();
