@@ -331,7 +331,7 @@ def used_by(on, name, host, agent):
         raise nvidia.Failure(f"the owner lock of {name} names no running agent")
     found = {}
     guardian = nvidia.guardian_of(agent)
-    own = {host, agent, guardian, *(each.pid for each in on.loads)}
+    own = {os.getpid(), host, agent, guardian, *(each.pid for each in on.loads)}
     for party, pid in ((name, host), (f"agent of {name}", agent), (f"guardian of {name}", guardian)):
         text = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
         counts = []

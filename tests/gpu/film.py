@@ -14,7 +14,7 @@ def film(on):
     """examples/demo.sh --gpu writes a page and a timeline"""
     if not on.torch:
         on.note("without PyTorch: not tested")
-        on.result["outcome"] = "skipped"
+        on.skipped = True
         return
     page, timeline = on.out / "film.html", on.out / "film-trace.json"
     output = on.out / "film.txt"

@@ -71,8 +71,8 @@ def read_holds(lines, pids):
 
     def add(to, until):
         to.append((until - since) / seeing.US if since is not None else 0.0)
-        ended = [each for each in calls if since is not None and since <= each[1] <= until]
         if not found.worst or to[-1] > found.worst[0]:
+            ended = [each for each in calls if since is not None and since <= each[1] <= until]
             found.worst[:] = to[-1], "; ".join(
                 f"{kind} of rank {rank} from {(a - since) / seeing.US:.0f} to {(b - since) / seeing.US:.0f} us"
                 for a, b, kind, rank in sorted(ended))
@@ -473,7 +473,7 @@ def can_run(on):
     if len(on.gpus) >= RANKS and on.torch:
         return True
     on.note(f"{len(on.gpus)} GPU: not tested" if len(on.gpus) < RANKS else "without PyTorch: not tested")
-    on.result["outcome"] = "skipped"
+    on.skipped = True
     return False
 
 

@@ -210,7 +210,7 @@ def llm(on):
     """a language model of 1 billion parameters serves requests of a trace beside training"""
     if not on.torch or not on.trace:
         on.note("without PyTorch: not tested" if not on.torch else "without --trace FILE: not tested")
-        on.result["outcome"] = "skipped"
+        on.skipped = True
         return
     loads, rounds = ((0.3,), 1) if on.quick else ((0.3, 0.6), 3)
     on.add_package()

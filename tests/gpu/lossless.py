@@ -99,7 +99,7 @@ def lossless(on):
     """a PyTorch training under 1,000 suspends computes the same bits as alone"""
     if not on.torch:
         on.note("without PyTorch: not tested")
-        on.result["outcome"] = "skipped"
+        on.skipped = True
         return
     steps, least = (100, 500) if on.quick else (200, 1000)
     alone = train(on, steps)

@@ -57,7 +57,7 @@ SLACK = 1.0
 # Words of a load's page, after its counters.
 GENERATION, PAUSE_WANTED, PAUSED, LAST_STEP, CONTEXTS_WANTED, CONTEXTS, CRASH_WANTED, EXIT_WANTED = range(16, 24)
 BITS, ENDED = 24, 25
-PCI = re.compile(r"PCI:[0-9a-f]+:[0-9a-f]+:[0-9a-f]+", re.I)
+PCI = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.I)
 KERNEL_US = 20000
 
 
@@ -138,11 +138,24 @@ def new_lines(before, after):
 
 
 def of_driver(lines, gpu=None):
-    """Lines of NVIDIA's driver. gpu: without those that name another GPU than this one, by its PCI address."""
+    """Lines of NVIDIA's driver. gpu: without those about another GPU than this one, by its PCI address. A line without an
+    address is about the same GPU as the one before it."""
     found = [line for line in lines if any(word in line for word in ("NVRM", "nvidia", "Xid"))]
     if gpu is None:
         return found
-    return [line for line in found if (gpu in line.lower() if PCI.search(line) else "GPU Board Serial Number" not in line)]
+    kept, about = [], gpu
+    for line in found:
+        if address := PCI.search(line):
+            about = pci_address(address)
+        if about == gpu:
+            kept.append(line)
+    return kept
+
+
+def pci_address(found):
+    """As in most lines of the kernel's log: 0000:04:00. nvidia-smi: 00000000:04:00.0."""
+    domain, bus, device = found.groups()
+    return f"{int(domain, 16):04x}:{bus}:{device}".lower()
 
 
 class Memory(ctypes.Structure):
@@ -496,12 +509,11 @@ class Context:
         self.load = chosen.load
         self.trace = chosen.trace
         self.rivals = chosen.rivals
-        self.out = pathlib.Path(chosen.out)
+        self.out = pathlib.Path(chosen.out) / ("" if chosen.gpu is None else f"gpu{chosen.gpu}")
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="sluice-gpu."))
         self.gpu = chosen.gpu or 0  # The index of the first GPU.
         self.pci = None  # The PCI address of the only GPU, if one is chosen.
         self.environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-                            **({} if chosen.gpu is None else {"CUDA_VISIBLE_DEVICES": str(chosen.gpu)}),
                             "SLUICE_DIRECTORY": str(self.scratch), "SLUICE_ROLES": "store = ''",
                             "SLUICE_BREAKERS": str(self.scratch / "breakers")}
         self.torch = False
@@ -511,6 +523,7 @@ class Context:
         self.part = ""
         self.number = 0
         self.result = None
+        self.skipped = False  # The part, because something that it needs is not here.
         self.excused = set()  # Lines of the kernel's log that do not fail the part.
         self.loads, self.servers, self.daemons, self.others, self.files = [], [], [], [], []
 
@@ -1144,7 +1157,7 @@ def serving_long(on):
 def serve_pytorch(on, title, kind, repeat, training):
     if not on.torch:
         on.note("without PyTorch: not tested")
-        on.result["outcome"] = "skipped"
+        on.skipped = True
         return
     command = [sys.executable, HERE / "serve.py", kind, "--repeat", repeat, "--mark", on.library]
     beside.serve(on, title, lambda: Server(on, f"serve-{kind}", command), lambda: on.trainer(training),
@@ -1171,10 +1184,10 @@ def accept(on):
     """sluice accept, if it knows the driver"""
     if not on.takes_driver("accept"):
         on.note("'sluice accept' of this build has no option --driver")
-        on.result["outcome"] = "skipped"
+        on.skipped = True
         return
     report = on.out / "accept.md"
-    done = on.run("accept", "--driver", on.driver, "--repeat", 20 if on.quick else 100, "--report", report,
+    done = on.run("accept", "--driver", on.driver, *(["--beside-others"] if on.pci else []), "--repeat", 20 if on.quick else 100, "--report", report,
                   "--profile", on.out / "profile.toml", limit=on.deadline - now() - 5)
     if done.returncode != 0:
         raise Failure(f"sluice accept ended with code {done.returncode}: {last_line(done.stdout or done.stderr)}; see {report}")
@@ -1198,9 +1211,10 @@ class OutOfTime(BaseException):
 
 def run_part(on, name, limit):
     on.part = name
-    on.result = {"outcome": "passed", "seconds": 0, "problems": [], "notes": [], "figures": {}, "bounds": []}
+    on.result = {"outcome": "failed", "seconds": 0, "problems": [], "notes": [], "figures": {}, "bounds": []}
     on.deadline = now() + limit
     on.excused = set()
+    on.skipped = False
     print(f"=== {name}: {PARTS[name].__doc__}", flush=True)
     start, ended = now(), None
     before = kernel_log()
@@ -1233,8 +1247,7 @@ def run_part(on, name, limit):
     on.result["kernel_log"] = added[:100]
     if added:
         on.note(f"the kernel's log: {len(added)} new lines of the driver, the first one: {added[0]}")
-    if on.result["problems"]:
-        on.result["outcome"] = "failed"
+    on.result["outcome"] = "failed" if on.result["problems"] else "skipped" if on.skipped else "passed"
     on.result["seconds"] = round(now() - start, 1)
     print(f"=== {name}: {on.result['outcome']} after {on.result['seconds']:g} s", flush=True)
     if ended:
@@ -1243,15 +1256,15 @@ def run_part(on, name, limit):
 
 
 def visible_gpus(gpu):
-    """Names of the GPUs, or of the one with this index; their PCI addresses as in the kernel's log; the driver's version."""
-    done = subprocess.run(["nvidia-smi", "--query-gpu=name,pci.bus_id,driver_version", "--format=csv,noheader",
+    """Names, PCI addresses (pci_address()) and UUIDs of the GPUs, or of the one with this index; the driver's version."""
+    done = subprocess.run(["nvidia-smi", "--query-gpu=name,pci.bus_id,uuid,driver_version", "--format=csv,noheader",
                            *([] if gpu is None else [f"--id={gpu}"])], capture_output=True, text=True, check=False)
-    rows = [[cell.strip() for cell in row] for row in csv.reader(done.stdout.splitlines()) if len(row) == 3]
+    rows = [[cell.strip() for cell in row] for row in csv.reader(done.stdout.splitlines()) if len(row) == 4]
     if done.returncode != 0 or not rows:
         print(f"nvidia.py: nvidia-smi lists no GPU: {last_line(done.stdout + done.stderr)}", file=sys.stderr)
         sys.exit(2)
-    # nvidia-smi: 00000000:04:00.0, the kernel's log: 0000:04:00
-    return [name for name, _, _ in rows], [pci[4:].lower().split(".")[0] for _, pci, _ in rows], rows[0][2]
+    names, addresses, uuids, drivers = zip(*rows)
+    return list(names), [pci_address(PCI.search(each)) for each in addresses], list(uuids), drivers[0]
 
 
 def check_parts(chosen):
@@ -1270,9 +1283,10 @@ def run(chosen):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     on = Context(chosen)
     on.out.mkdir(parents=True, exist_ok=True)
-    on.gpus, addresses, driver = visible_gpus(chosen.gpu)
+    on.gpus, addresses, uuids, driver = visible_gpus(chosen.gpu)
     if chosen.gpu is not None:
         on.pci = addresses[0]
+        on.environment["CUDA_VISIBLE_DEVICES"] = uuids[0]  # MPS renumbers GPUs, so its clients need the UUID.
     left_on = gang.multicast_left_on() if len(on.gpus) > 1 else []
     if left_on:
         print(f"nvidia.py: NVLink multicast may be on, which can put the GPUs of a host out of service; set {' '.join(left_on)}",
@@ -1298,11 +1312,13 @@ def run(chosen):
             if not on.torch:
                 print("PyTorch cannot be imported, or sees no GPU: what needs it is left out")
         for name in names:
+            on.result = None
             try:
                 run_part(on, name, 120 if chosen.quick else 480)
             finally:  # What a part has found by then stays, if the script is ended.
-                document["parts"][name] = on.result
-                file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+                if on.result:
+                    document["parts"][name] = on.result
+                    file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     finally:
         on.clean()
         on.keep_logs()

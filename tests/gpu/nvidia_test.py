@@ -571,7 +571,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     folder = pathlib.Path(name)
     # Nothing starts on several GPUs while NVLink multicast may be on.
     smi = folder / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 00000000:04:00.0, 580.1'\necho 'NVIDIA H200, 00000000:0A:00.0, 580.1'\n")
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 00000000:04:00.0, GPU-4, 580.1'\necho 'NVIDIA H200, 00000000:0A:00.0, GPU-a, 580.1'\n")
     smi.chmod(0o755)
     path = {"PATH": f"{folder}:{os.environ['PATH']}"}
     for off, missing in (({}, ["NCCL_NVLS_ENABLE=0", "TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1"]),
@@ -583,11 +583,11 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
         check(refused.returncode == 2 and refused.stderr.endswith(f"set {' '.join(missing)}\n"), f"multicast: {refused}")
     shutil.rmtree(folder / "out")
     # One GPU of several.
-    smi.write_text("#!/bin/sh\n[ \"$3\" = --id=1 ] && echo 'NVIDIA H200, 00000000:0A:00.0, 580.1'\n")
+    smi.write_text("#!/bin/sh\n[ \"$3\" = --id=1 ] && echo 'NVIDIA H200, 00000000:0A:00.0, GPU-a, 580.1'\n")
     before, os.environ["PATH"] = os.environ["PATH"], path["PATH"]
     chosen_gpu = nvidia.visible_gpus(1)
     os.environ["PATH"] = before
-    check(chosen_gpu == (["NVIDIA H200"], ["0000:0a:00"], "580.1"), f"--gpu 1: {chosen_gpu}")
+    check(chosen_gpu == (["NVIDIA H200"], ["0000:0a:00"], ["GPU-a"], "580.1"), f"--gpu 1: {chosen_gpu}")
     # A part that is running when the script is ended.
     (folder / "dmesg").write_text("#!/bin/sh\n")
     (folder / "load").write_text("#!/bin/sh\necho '{\"offline\": 1, \"online\": 1}'\n")
@@ -600,13 +600,15 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
         nvidia.wait_until(lambda: running.poll() is not None or (folder / "sluice.runs").exists(), 60, "start of a part")
         running.terminate()
         printed = running.communicate(timeout=60)[0]
-    kept = [json.loads(each.read_text()) for each in (folder / "ended").glob("nvidia-*-gpu1.json")]
+    kept = [json.loads(each.read_text()) for each in (folder / "ended/gpu1").glob("nvidia-*-gpu1.json")]
     check(running.returncode == 143 and len(kept) == 1 and list(kept[0]["parts"]) == ["doctor"] and
           kept[0]["parts"]["doctor"]["outcome"] == "failed", f"ended by SIGTERM: {printed} {kept}")
-    mine, other, both = (f"[1] NVRM: {text}" for text in (
-        "Xid (PCI:0000:0A:00): 31, pid=7", "GPU at PCI:0000:04:00: GPU-0d", "the driver's state is unknown"))
-    check(nvidia.of_driver([mine, other, both, "[2] usb"], "0000:0a:00") == [mine, both], "lines about another GPU")
-    check(nvidia.of_driver([mine, other, both, "[2] usb"]) == [mine, other, both], "lines about all GPUs")
+    lines = [f"[1] NVRM: {text}" for text in (
+        "the state is unknown", "Xid (PCI:0000:0A:00): 31, pid=7", "GPU at PCI:0000:04:00: GPU-0d", "GPU Board Serial Number: 1",
+        "GPU 0000:0a:00.0: RmInitAdapter failed!")]
+    mine = [*lines[:2], lines[4]]
+    check(nvidia.of_driver([*lines, "[2] usb"], "0000:0a:00") == mine, "lines about another GPU")
+    check(nvidia.of_driver([*lines, "[2] usb"]) == lines, "lines about all GPUs")
     one = {"hold: p50": {"values": [0.6, 1.5], "unit": "ms"}}
     two = {"hold: p50": {"values": [7], "unit": "ms"}}
     done, rows = report(folder, results("H100", "2026-01-02T00:00:00+00:00", "hold", two, "failed"),

@@ -308,7 +308,7 @@ def rivals(on):
     """requests of a PyTorch CUDA graph beside training, with sluice, MPS, stream priorities and XSched"""
     if not on.torch:
         on.note("without PyTorch: not tested")
-        on.result["outcome"] = "skipped"
+        on.skipped = True
         return
     server = nvidia.Server(on, "serve-graph", [*SERVE, "--mark", on.library])
     measured = Rivals(on, server, on.trainer("transformer"))

@@ -105,7 +105,7 @@ def torch_server(on):
     """the example torch_server answers HTTP requests beside its training, with and without sluice"""
     if not on.torch:
         on.note("without PyTorch: not tested")
-        on.result["outcome"] = "skipped"
+        on.skipped = True
         return
     on.add_package()
     seconds, rounds = (QUICK_SECONDS, 1) if on.quick else (SECONDS, 3)
