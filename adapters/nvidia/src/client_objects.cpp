@@ -40,13 +40,13 @@ void client_objects::look(const stop_function& stops) {
     rm_status why;
     const auto cls = client_.class_of(handle, &why);
     // Without an answer the next look asks again, from `next_` on.
-    if (cls ? !ask_again(handle) || !add(handle, *cls) : !was_freed(why)) return;
+    if (cls ? !ask_again(handle) || !add(handle, *cls) : !was_freed(why)) return begin_anew();
     missed = cls ? 0 : missed + 1;
     if (cls) next_ = handle + 1;
   }
   complete_ = handle < end;
   looked_ = true;
-  groups_from_ = channels_from_ = swept_ = 0;
+  begin_anew();
   check_listed();
 }
 

@@ -75,6 +75,8 @@ class client_objects {
   bool drop_freed(Objects& all, uapi::NvHandle& from, const stop_function& stops) const;
   /// \return false if it was stopped.
   bool sweep(const stop_function& stops);
+  /// The next look asks for everything.
+  void begin_anew() noexcept { groups_from_ = channels_from_ = swept_ = 0; }
   void check_listed();
   void name_gpu(channel_group& of) const;
 

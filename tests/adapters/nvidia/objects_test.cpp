@@ -161,6 +161,19 @@ TEST_F(NvidiaObjects, AreAskedForOnceByALookThatIsStopped) {
   EXPECT_TRUE(seen.groups().contains(made)) << "also what came after the stop";
 }
 
+TEST_F(NvidiaObjects, AreAllAskedForAfterAQuestionWithoutAnAnswer) {
+  client_objects seen{one_.client(), first_object};
+  seen.look();
+  // The first question about a new object.
+  control(device_, "delay CLIENT_GET_HANDLE_INFO 0s times=152");
+  control(device_, "answer CLIENT_GET_HANDLE_INFO BUSY_RETRY times=1");
+  seen.look();
+  control(device_, "no-faults");
+  one_.program.ask("free " + std::to_string(one_.group));
+  seen.look();
+  EXPECT_FALSE(seen.groups().contains(one_.group));
+}
+
 TEST_F(NvidiaObjects, MadeBetweenTwoQuestionsAreNotSkipped) {
   client_objects seen{one_.client(), first_object};
   seen.look();
