@@ -334,8 +334,13 @@ def refused_quantum(bed):
 
 def gangs_not_started(bed):
     """The daemon waits for sluice-gangs; that runs, then, without an etcd that answers."""
-    bed.node.configure(roles='gang_across_nodes = "slurm"\n')
+    roles = 'gang_across_nodes = "slurm"\n'
+    bed.node.configure(roles=roles)
     bed.node.start_daemon()
+    bed.expect("SluiceGangsNotConnected")
+    bed.node.reload()
+    bed.expect_end("SluiceGangsNotConnected")
+    bed.node.reload(roles=roles)
     bed.expect("SluiceGangsNotConnected")
     key, certificate = (bed.node.folder / f"gangs.{kind}" for kind in ("key", "pem"))
     run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj",

@@ -17,7 +17,8 @@ struct gang_link_options {
   std::string socket{};                                  ///< Only for root and this user.
   std::function<void(std::string_view)> say = nullptr;   ///< Takes lines for a log: warnings.
   std::function<void(std::string_view)> tell = nullptr;  ///< News. May be empty.
-  /// Is true while it runs and no program is connected. Outlives the source. May be null.
+  /// Is true while it runs and no program is connected. Written on the scheduler's thread. Outlives
+  /// the source. May be null.
   std::atomic<bool>* alone = nullptr;
 };
 

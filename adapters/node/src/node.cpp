@@ -84,7 +84,11 @@ class node_impl final : public node, private steered_node {
                        const std::scoped_lock held{mutex_};
                        return driver_gone();
                      },
-                 .without_gangs = [this] { return without_gangs_.load(); },
+                 .without_gangs =
+                     [this] {
+                       const std::scoped_lock held{mutex_};
+                       return without_gangs();
+                     },
                  .targets =
                      [this] {
                        const std::scoped_lock held{mutex_};
@@ -162,7 +166,7 @@ class node_impl final : public node, private steered_node {
                     .paused = paused_.load(),
                     .simulated = simulated_.load(),
                     .driver_gone = driver_gone(),
-                    .without_gangs = without_gangs_.load(),
+                    .without_gangs = without_gangs(),
                     .policy = {},
                     .policy_by = {},
                     .role_store = settings_.roles.role_store};
@@ -229,6 +233,12 @@ class node_impl final : public node, private steered_node {
 
   bool owning() const noexcept { return scheduler_ && !scheduler_->stopped(); }
   bool driver_gone() const noexcept { return owning() && discovery_->driver_gone(); }
+  /// See node_facts. A reload may ask for gangs, or not any more; the source stays as it is.
+  bool without_gangs() const noexcept {
+    return owning() && options_.mode == node_mode::enforce &&
+           settings_.roles.gangs.across_nodes != roles::gang_engine::none &&
+           (!links_gangs_ || link_alone_.load());
+  }
 
   const std::string& policy_text() const noexcept {
     return chosen_ ? chosen_->text : settings_.policy_text;
@@ -452,7 +462,7 @@ class node_impl final : public node, private steered_node {
         options_, settings, std::move(finder), observer_->sink(),
         {.grants = [this](const client::peer& who, role what) { return grants(who, what); },
          .owned_by_another = [this] { lose(); },
-         .without_gangs = &without_gangs_,
+         .link_alone = &link_alone_,
          .say = said_.sink()});
     if (!made) return made.error();
     if (const auto started = made->whole->start(); !started) return started;
@@ -543,9 +553,9 @@ class node_impl final : public node, private steered_node {
   std::unique_ptr<control_desk> desk_;        // outlives the observer, whose thread it is on
   const std::unique_ptr<observer> observer_;  // outlives the scheduler, which writes to it
   std::atomic<node_state> state_{node_state::idle};
-  std::atomic<bool> paused_{false};         // changed with mutex_ held
-  std::atomic<bool> simulated_{false};      // the device, when this program last became the owner
-  std::atomic<bool> without_gangs_{false};  // the scheduler's; see node_facts
+  std::atomic<bool> paused_{false};      // changed with mutex_ held
+  std::atomic<bool> simulated_{false};   // the device, when this program last became the owner
+  std::atomic<bool> link_alone_{false};  // the scheduler's; see gang_link_options
 
   /// Whoever replaces scheduler_ holds it, and who looks at that one; taken before mutex_.
   std::mutex look_mutex_;

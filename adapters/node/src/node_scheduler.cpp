@@ -86,7 +86,7 @@ result<node_scheduler> make_node_scheduler(const node_options& options,
     sources.push_back(make_gang_link({.socket = options.files.gangs(),
                                       .say = wishes.say,
                                       .tell = options.tell,
-                                      .alone = wishes.without_gangs}));
+                                      .alone = wishes.link_alone}));
   auto record = options.record;
   if (record.device.empty()) record.device = device_name(options.driver->simulated());
   auto whole =

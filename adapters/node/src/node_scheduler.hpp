@@ -23,7 +23,7 @@ struct node_wishes {
   /// As agent::agent_options::owned_by_another.
   std::function<void()> owned_by_another{};
   /// As gang_link_options::alone.
-  std::atomic<bool>* without_gangs = nullptr;
+  std::atomic<bool>* link_alone = nullptr;
   message_sink say{};
 };
 

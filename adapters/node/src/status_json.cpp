@@ -412,7 +412,8 @@ std::string obstacle(const picture& seen, const group_picture& group, const hist
   if (group.nodes >= 2 && !group.peers_answer)
     return fmt::format("it is a gang on {} nodes, {}", group.nodes,
                        beside.without_gangs
-                           ? "and sluice-gangs is not connected to this daemon; start it"
+                           ? "and sluice-gangs is not connected to this daemon; start it, and "
+                             "restart the daemon if gang_across_nodes is new"
                            : "which do not all answer and agree; the log of sluice-gangs on this "
                              "node has the reason");
   return has_queues ? "some of its queues cannot be suspended" : "it has no compute queues";
