@@ -81,7 +81,8 @@ bool address_space::is_alive() const noexcept {
   return ::pread(memory_.get(), &ignored, 1, 0) != 0;
 }
 
-address_space::search address_space::find_clients(duration at_most) {
+address_space::search address_space::find_clients(duration at_most,
+                                                  const std::function<bool()>& stops) {
   const time_point begun = clock::now();
   const std::uint64_t before = std::exchange(searched_, 0);
   std::vector<std::uint32_t> words(piece_bytes / sizeof(std::uint32_t));
@@ -94,7 +95,7 @@ address_space::search address_space::find_clients(duration at_most) {
       if (got <= 0) break;
       seen_.feed({words.data(), static_cast<std::size_t>(got) / sizeof(std::uint32_t)});
       at += static_cast<std::uint64_t>(got);
-      if (clock::now() - begun < at_most) continue;
+      if (clock::now() - begun < at_most && !(stops && stops())) continue;
       searched_ = at;
       return false;
     }

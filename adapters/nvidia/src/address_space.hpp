@@ -34,7 +34,8 @@ class address_space {
     bool complete = false;  ///< False: nothing is found yet, and the next call continues it.
   };
   /// Looks for handles of RM clients in its heap and its anonymous mappings, for about this time.
-  [[nodiscard]] search find_clients(duration at_most);
+  /// \param stops asked after each piece of memory; true ends this call.
+  [[nodiscard]] search find_clients(duration at_most, const std::function<bool()>& stops = {});
 
   /// Lists its mappings of the driver's files.
   /// \param gpu_of the GPU of a node (nvidiaN) by the number in its name; none: there is none such.

@@ -35,7 +35,7 @@ constexpr duration age_at_tick = tick / 2;
 constexpr duration age_at_suspend = tick + age_at_tick;
 /// After a suspend. Targets that are suspended together share it.
 constexpr duration age_at_look = 5ms;
-/// Of a process's memory, in one look: an order to resume waits for it.
+/// Of a process's memory, in one look. It ends early when an order comes.
 constexpr duration longest_search = 50ms;
 /// Between two such looks.
 constexpr duration rest_in_search = longest_search / 2;
@@ -119,7 +119,8 @@ result<std::vector<queue_info>> nvidia_target::read() {
   const bool yields = clock::now() - looked_ < longest_without_look;
   const auto looked = clients_->refresh(
       [this](const client_objects& each) { return leave(each); },
-      [&] { return is_stopped = is_stopped || (yields && has_order_ && has_order_()); });
+      [&] { return is_stopped = is_stopped || (yields && has_order_ && has_order_()); },
+      has_order_);
   if (!looked) return refuse(looked.error());
   forget_gone();
   if (is_stopped) {

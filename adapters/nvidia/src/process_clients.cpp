@@ -87,13 +87,13 @@ bool process_clients::has_file(const remote_fd& which) const {
       files_, [&](const file& each) { return is_same_file(each.copy.get(), which); });
 }
 
-void process_clients::find_clients() {
+void process_clients::find_clients(const stop_function& stops) {
   if (!searching_) {
     again_ = false;
     searched_for_ = duration::zero();
   }
   const time_point begun = clock::now();
-  const auto search = memory_.find_clients(longest_search_);
+  const auto search = memory_.find_clients(longest_search_, stops);
   const time_point end = clock::now();
   searched_for_ += end - begun;
   searching_ = !search.complete;
@@ -133,13 +133,14 @@ void process_clients::drop_freed() {
   if (std::erase_if(clients_, freed) != 0) search_soon(0);
 }
 
-result<void> process_clients::refresh(const client_function& leaves, const stop_function& stops) {
+result<void> process_clients::refresh(const client_function& leaves, const stop_function& stops,
+                                      const stop_function& stops_search) {
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
   // In this order: else a client and the one that replaces it meanwhile would be listed together.
   if (const auto adopted = adopt(); !adopted) return adopted;
   drop_closed(leaves);
   if (searching_ || (search_in_ == 0 && clock::now() >= search_from_)) {
-    find_clients();
+    find_clients(stops_search);
   } else if (search_in_ != 0 && search_in_ != never) {
     --search_in_;
   }

@@ -42,10 +42,12 @@ class process_clients {
   /// \param leaves as for drop_closed().
   /// \param stops  asked before each question to the driver about objects. Once it returns true, no
   ///               more are asked: then the next call reads what is missing.
+  /// \param stops_search the same for pieces of memory that are searched for clients.
   /// \return errc::unknown_target if the process ended or runs another program: then close this
   ///         object.
   [[nodiscard]] result<void> refresh(const client_function& leaves = {},
-                                     const stop_function& stops = {});
+                                     const stop_function& stops = {},
+                                     const stop_function& stops_search = {});
   /// Closes duplicates of descriptors that the process has closed, and the clients with them.
   /// \param leaves called for each of these clients before: it lives on if another process, or
   ///               another descriptor of this one, has the open file (is_shared()).
@@ -85,7 +87,7 @@ class process_clients {
         longest_search_(longest_search) {}
   result<void> adopt();
   bool has_file(const remote_fd& which) const;
-  void find_clients();
+  void find_clients(const stop_function& stops);
   /// \param looks until then.
   void search_soon(unsigned looks);
   void add_client(uapi::NvHandle handle, uapi::NvHandle newest);

@@ -77,15 +77,16 @@ TEST(AddressSpace, FindsTheClientInAnotherProcess) {
   EXPECT_EQ(client->newest, 0x5c000017U);
 }
 
-TEST(AddressSpace, GoesOnWhereItsTimeEnded) {
+TEST(AddressSpace, GoesOnWhereItsTimeEndedOrItWasStopped) {
   const pair_keeper child;
   auto memory = address_space::open(child.pid());
   ASSERT_TRUE(memory);
-  for (int round = 0; round < 2; ++round) {
+  for (const bool stopped : {false, false, true, true}) {
     int times = 0;
     int searches = 0;
     for (bool complete = false; !complete && searches < 100'000; ++searches) {
-      const auto search = memory->find_clients(duration::zero());
+      const auto search = memory->find_clients(stopped ? duration::max() : duration::zero(),
+                                               [&] { return stopped; });
       complete = search.complete;
       for (const auto& each : search.found) times += each.client == 0xc1d00042 ? 1 : 0;
     }
