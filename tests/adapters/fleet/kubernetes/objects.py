@@ -36,7 +36,7 @@ def kustomize(overlay):
     return list(yaml.safe_load_all(made.stdout))
 
 
-OBJECTS = {overlay: kustomize(overlay) for overlay in OVERLAYS}
+OBJECTS = {overlay: kustomize(overlay) for overlay in (*OVERLAYS, "example")}
 
 
 def problems_of(objects):
@@ -75,7 +75,7 @@ def an_event():
 
 class Schemas(unittest.TestCase):
     def test_permit_what_the_overlays_make_and_the_events_that_are_written(self):
-        self.assertEqual(problems_of([*OBJECTS["amd"], *OBJECTS["nvidia"], an_event()]), [])
+        self.assertEqual(problems_of([*sum(OBJECTS.values(), []), an_event()]), [])
 
     # Else the test above may not check anything.
     def test_refuse_each_of_these_mistakes(self):
@@ -136,10 +136,25 @@ class Overlays(unittest.TestCase):
         # The two agents have other capabilities by their files, so they are of other images.
         self.assertNotEqual(daemon_of(OBJECTS["amd"])["image"], daemon_of(OBJECTS["nvidia"])["image"])
 
+    def test_of_the_example_enforce_and_differ_in_nothing_else_that_matters(self):
+        example, amd = copy.deepcopy(OBJECTS["example"]), copy.deepcopy(OBJECTS["amd"])
+        self.assertTrue(all(each["image"].startswith("registry.example.com/") for each in pod_of(example)["containers"]))
+        self.assertEqual([each["key"] for each in pod_of(example).pop("tolerations")], ["amd.com/gpu"])
+        pods = pod_of(example)["containers"][1]
+        self.assertEqual((pods["name"], pods["args"].pop()), ("pods", "--may-claim-offline=batch"))
+        mine, base = (tomllib.loads(only(each, "ConfigMap")["data"].pop("sluice.toml")) for each in (example, amd))
+        self.assertEqual((mine["daemon"].pop("mode"), base["daemon"].pop("mode")), ("enforce", "observe"))
+        self.assertEqual(mine.pop("scheduler"), {"max_suspend": "1s", "offline_floor": 0.05})
+        self.assertEqual(mine, base)
+        for objects in (example, amd):
+            for each in pod_of(objects)["containers"]:
+                del each["image"]
+        self.assertEqual(example, amd)
+
     def test_configure_the_daemon_as_it_accepts(self):
-        for overlay in OVERLAYS:
+        for objects in OBJECTS.values():
             with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-                file.write(configuration_of(OBJECTS[overlay]))
+                file.write(configuration_of(objects))
                 file.flush()
                 done = subprocess.run([SLUICE, "check", file.name], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
