@@ -31,6 +31,11 @@ class Failure(Exception):
     """Ends a case; its text is the reason."""
 
 
+def require(condition, text):
+    if not condition:
+        raise Failure(text)
+
+
 def wait_until(condition, limit, what):
     """Waits for a condition; returns its value."""
     until = time.monotonic() + limit

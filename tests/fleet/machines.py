@@ -1,5 +1,5 @@
 """Nodes on this machine without a batch system: namespaces with a simulated GPU, a daemon of sluice and sshd.
-Whoever uses it runs in mount, network, process and host name namespaces of its own, as own_namespaces.sh makes them."""
+A program that uses it must run in its own mount, network, process and host name namespaces: own_namespaces.sh."""
 
 import os
 import pathlib

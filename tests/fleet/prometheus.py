@@ -20,20 +20,15 @@ import urllib.request
 
 import yaml
 
-from cluster import GPU, PATIENCE, Failure, run, wait_until
+from cluster import GPU, PATIENCE, Failure, require, run, wait_until
 from machines import METRICS_PORT, TOP, Fleet, Worker
 
 OBSERVE = TOP / "adapters/observe"
-# What the copy of the rules has instead: nobody waits hours for a test. Rules and thresholds stay.
+# Times in the copy of the rules, so that the test does not take hours. Expressions and thresholds stay.
 SHORTER = {"[15m]": "[10s]", "[1h]": "[10s]", "offset 1w": "offset 20s", "for: 5m": "for: 1s", "for: 10m": "for: 2s",
            "for: 1h": "for: 2s", "for: 1d": "for: 2s"}
 # A node that is gone, or a query of all: 10 scrapes in the windows of 10 s.
 SCRAPE = "1s"
-
-
-def require(condition, text):
-    if not condition:
-        raise Failure(text)
 
 
 class Watch:

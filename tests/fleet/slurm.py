@@ -14,7 +14,7 @@ import traceback
 
 import cluster
 import gangs
-from cluster import Failure, run, wait_until
+from cluster import Failure, require, run, wait_until
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parents[1]
@@ -131,11 +131,6 @@ class Bed:
         self.wait_group(node, offline, "suspended")
         wish.unlink()
         self.wait_group(node, offline, "running")
-
-
-def require(condition, text):
-    if not condition:
-        raise Failure(text)
 
 
 # The cases. Each one's first line says what must hold.

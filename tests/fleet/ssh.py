@@ -13,18 +13,13 @@ import sys
 import time
 import traceback
 
-from cluster import PATIENCE, Failure, run, wait_until
+from cluster import PATIENCE, Failure, require, run, wait_until
 from machines import TOP, Fleet, Worker
 
 ROLLOUT = TOP / "adapters/fleet/rollout.py"
 TIMEOUT = 3  # s, of `sluice fleet status` where a host hangs.
 SHORT = ("--soak", "500ms")  # For steps in which nothing has to happen.
 TARGET = 'name = "slo"\nrequest.p99 = "{}"\n'
-
-
-def require(condition, text):
-    if not condition:
-        raise Failure(text)
 
 
 class Bed:

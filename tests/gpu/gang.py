@@ -76,6 +76,7 @@ def read_holds(lines, pids):
             found.worst[:] = to[-1], "; ".join(
                 f"{kind} of rank {rank} from {(a - since) / seeing.US:.0f} to {(b - since) / seeing.US:.0f} us"
                 for a, b, kind, rank in sorted(ended))
+
     for at, pid, is_held in sorted(changes):
         before = len(held)
         (held.add if is_held else held.discard)(pid)

@@ -4,6 +4,7 @@ of CLOCK_MONOTONIC. nvidia.py uses this for the part `seeing`."""
 
 import bisect
 import collections
+import itertools
 import json
 import statistics
 
@@ -97,7 +98,6 @@ def analyse(recording, requests, since, until, linger):
         if len(of["examples"]) < MOST_EXAMPLES:
             of["examples"].append(example(what, request, seen, looked))
 
-    begins = [each.begin for each in requests]
     usual = usual_counts(seen, looked, requests)
     for number, request in enumerate(requests):
         if not since <= request.begin < until:
@@ -117,7 +117,8 @@ def analyse(recording, requests, since, until, linger):
             # A report that came during a turn of the daemon has the time of that turn's begin, and may be younger.
             if first > 0 and seen[first - 1].count != 0 and seen[first - 1].at == seen[first - 1].taken:
                 continue
-            what = "late" if told and came_together(told, seen, looked, begins, number, requests, usual) else "missed"
+            reports = list(iterate(seen, bisect.bisect_left(looked, told.at), told.at + US * LATE["begin_seen"])) if told else []
+            what = "late" if came_together(requests[number:], reports, usual) else "missed"
             of[what] += 1
             show(what, request)
             if what == "late":
@@ -164,13 +165,13 @@ def analyse(recording, requests, since, until, linger):
     return dict(found)
 
 
-def came_together(told, seen, looked, begins, number, requests, usual):
-    """Whether the submissions of a request were seen together with those of later ones: by the first look after it, or, where
-    that look was interrupted, by those soon after it."""
+def came_together(requests, reports, usual):
+    """Whether the submissions of the first request were seen together with those of later ones: by the first report after it,
+    or, where that look was interrupted, by those soon after it."""
     count = 0
-    for look in iterate(seen, bisect.bisect_left(looked, told.at), told.at + US * LATE["begin_seen"]):
-        count += look.count
-        covered = requests[number:bisect.bisect_left(begins, look.at)]
+    for report in reports:
+        count += report.count
+        covered = list(itertools.takewhile(lambda each: each.begin < report.at, requests))
         if len(covered) > 1 and count >= sum(usual[each.kind] for each in covered):
             return True
     return False

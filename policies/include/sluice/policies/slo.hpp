@@ -43,7 +43,7 @@ struct slo_options {
 ///   given the lengths of the gaps seen so far and the round trip (less the patience of what comes
 ///   next): shorter gaps are held through, the break after a burst is waited for. And where a hold
 ///   does not save a span that is alone more than a round trip, as far as is known, nothing is
-///   held: where nobody waits for offline kernels, a hold only adds a delay.
+///   held: if online work does not wait for offline kernels, a hold only adds a delay.
 /// - **Trials.** What a hold saves is known from the time between the tokens of requests that are
 ///   alone on the GPU, held for and beside offline work (so mark tokens even without a target for
 ///   them); where there are none, from the lengths of spans that come while none is open, where
