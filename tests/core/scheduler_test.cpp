@@ -363,7 +363,7 @@ TEST(Scheduler, NamesTheProcessesThatMarkTheirRequestsToItsSources) {
   ASSERT_TRUE(all.step_until([&] { return all.managed(); }));
   EXPECT_EQ(all.log.marks, 0);
   {
-    const auto client = all.core->register_client({.name = "server", .pid = 77});
+    const auto client = all.core->register_client({.name = "server", .gpus = {}, .pid = 77});
     ASSERT_TRUE(client);
     EXPECT_TRUE(all.step_until([&] { return all.log.marks == 77; }));
   }
