@@ -1,5 +1,5 @@
-"""The parts `gang` and `gang-serving` of nvidia.py: a training over two GPUs is held as one, and a server over two GPUs
-frees both. Times of a recording are nanoseconds."""
+"""The parts `gang`, `gang-held` and `gang-serving` of nvidia.py: a training over two GPUs is held as one, or for long by
+hand, and a server over two GPUs frees both. Times of a recording are nanoseconds."""
 
 import collections
 import contextlib
@@ -35,6 +35,9 @@ POLICY = f"{serving.HOLD}\n{serving.QUANTUM}"
 MODES = (serving.Mode("alone", None, False, None), serving.Mode("beside", None, False, None),
          serving.Mode(HELD, POLICY, True, P99), serving.Mode(HELD_GANGS_OFF, POLICY, True, None))
 SPAN, BOTH_SPAN = 10, 8  # s, of a row of the server on one GPU, and of the server on both.
+ALONE_HELD = 10  # s, of one rank.
+# s: how long a collective may take, and how long ranks are held at most in spite of that.
+COLLECTIVE_TIMEOUT, HELD_BEYOND = 10, 45
 
 # number: how often all processes were off the GPU. The others: for how many us only some were, each time: before all
 # were (off), before all ran again (again), and with neither. worst: the longest of these times, and the driver's calls
@@ -193,11 +196,12 @@ class Gang:
         return nvidia.now() - since
 
 
-def start_training(on, programs, steps=0):
+def start_training(on, programs, steps=0, more=None):
+    """With more of the environment."""
     board = on.file("board", 4096)
     return Gang("training", [
         nvidia.Load(on, f"rank-{rank}", [*programs.train, steps], role="offline", more_files=("losses",),
-                    after=[board], environment=environment)
+                    after=[board], environment={**environment, **(more or {})})
         for rank, environment in enumerate(programs.environments())])
 
 
@@ -470,6 +474,65 @@ def rank_killed(on, training):
     on.drop(daemon, *training.loads)
 
 
+# Holds by hand.
+
+
+def hold_one_rank(on, programs):
+    """The other rank waits for the held one, and both go on afterwards."""
+    training = start_training(on, programs)
+    training.wait_moving()
+    rest, held = training.loads
+    seen = []
+
+    def look():
+        seen.append(rest.counts())
+        if on.programs is None:
+            done = subprocess.run(["nvidia-smi", "--query-gpu=utilization.gpu,power.draw", "--format=csv,noheader"],
+                                  capture_output=True, text=True, check=False)
+            on.note(f"{'begin' if len(seen) == 1 else 'end'} of a hold of the second rank: the GPUs show "
+                    f"{'; '.join(done.stdout.split(chr(10))).strip('; ')}")
+
+    nvidia.hold_once(on, held, 2 if on.quick else ALONE_HELD, look)
+    on.require("steps of the rank that waits for a held one", sum(seen[1]) - sum(seen[0]), 1)
+    resumed = nvidia.now()
+    took = training.steps_after(resumed, [load.counts() for load in training.loads], "hold of one rank")
+    on.figure(f"{on.part}: hold of one rank, from its end to two steps of all ranks", [1e3 * took], "ms")
+    on.drop(*training.loads)
+
+
+def hold_beyond_timeout(on, programs, ranks):
+    """PyTorch gives up a collective although it would end after the hold. Notes which rank ends when."""
+    training = start_training(on, programs, more={"COLLECTIVE_TIMEOUT": str(COLLECTIVE_TIMEOUT)})
+    training.wait_moving()
+    begun, ends = nvidia.now(), {}
+
+    def all_ended():
+        for rank, load in enumerate(training.loads):
+            if rank not in ends and load.process.poll() is not None:
+                ends[rank] = nvidia.now(), load.process.returncode
+        return len(ends) == RANKS
+
+    def wait_ended(limit):
+        with contextlib.suppress(nvidia.Failure):
+            nvidia.wait_until(all_ended, limit, "end of all ranks")
+
+    commands = [on.suspend(training.loads[rank].pid) for rank in ranks]
+    wait_ended(HELD_BEYOND)
+    resumed = nvidia.now()
+    for command in commands:
+        command.terminate()
+        errors = command.communicate(timeout=nvidia.PATIENCE)[1].decode(errors="replace")
+        if command.returncode not in (0, -signal.SIGTERM):
+            on.note(f"sluice suspend ended with code {command.returncode}: {nvidia.last_line(errors)}")
+    wait_ended(nvidia.PATIENCE)
+    for rank, load in enumerate(training.loads):
+        at, code = ends.get(rank, (None, None))
+        when = "runs on" if at is None else f"ended with code {code} {at - begun:.1f} s after the begin of the hold"
+        on.note(f"{'all ranks' if len(ranks) == RANKS else 'only the second rank'} held for {resumed - begun:.1f} s, "
+                f"collectives may take {COLLECTIVE_TIMEOUT} s: rank {rank} {when}")
+    on.drop(*training.loads)
+
+
 def can_run(on):
     if len(on.gpus) >= RANKS and on.torch:
         return True
@@ -506,6 +569,17 @@ def gang(on):
     step = 1 / serving.rate(before, training.progress())
     for fault, *more in ((agents_killed, step), (rank_stopped, step), (rank_killed,)):
         attempt(on, fault, training, *more)
+
+
+def gang_held(on):
+    """one rank of a training is held for long, and all are held for longer than a collective may take"""
+    if not can_run(on):
+        return
+    programs = on.programs or Programs(on)
+    attempt(on, hold_one_rank, programs)
+    if on.programs is None:  # The simulated device has no collectives that time out.
+        for ranks in ((1,), (0, 1)):
+            attempt(on, hold_beyond_timeout, programs, ranks)
 
 
 def gang_serving(on):

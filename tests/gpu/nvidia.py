@@ -244,6 +244,7 @@ class Load:
         self.pid = self.process.pid
         context.loads.append(self)
         self.per_step = 1  # Counts of a step.
+        self.streams = 1  # That make progress of their own.
         self.last = self.counts()
         self.changed_at = now()
         self.stopping = False
@@ -599,13 +600,11 @@ class Context:
 
     def training(self):
         made = Load(self, "training", [sys.executable, HERE / "train.py"], role="offline", more_files=("losses",))
-        made.streams = 1
         made.wait_moving()
         return made
 
     def trainer(self, kind):
         made = Load(self, f"trainer-{kind}", [sys.executable, TRAINER, kind], role="offline")
-        made.streams = 1
         made.wait_moving()
         return made
 
@@ -1197,12 +1196,13 @@ PARTS = {each.__name__.replace("_", "-"): each for each in (
     doctor, queues, hold, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
     lossless.lossless, lossless.checksum, accept, llm.llm,  # llm uses the profile that accept writes.
-    torch_server.torch_server, film.film, rivals.rivals, gang.gang, gang.gang_serving)}
+    torch_server.torch_server, film.film, rivals.rivals, gang.gang, gang.gang_held,
+    gang.gang_serving)}
 
 
 NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long", "lossless", "llm",
                 "torch-server", "film", "rivals", "gang",
-                "gang-serving"}
+                "gang-held", "gang-serving"}
 
 
 class OutOfTime(BaseException):

@@ -13,7 +13,7 @@ import nvidia
 from nvidia import faults, gang
 
 TIMES = ("ms", "of alone")
-PARTS = ("faults-long", "several", "gang", "gang-serving")
+PARTS = ("faults-long", "several", "gang", "gang-held", "gang-serving")
 
 
 class Programs(gang.Programs):

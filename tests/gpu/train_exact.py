@@ -8,8 +8,10 @@ adds up the bits of all parameters, writes the sum and 1 to the words 24 and 25,
 
 With BOARD it is a rank of a training over several GPUs, with one GPU for each rank (RANK, WORLD_SIZE, MASTER_ADDR,
 MASTER_PORT). BOARD is a page that the ranks share: the first rank writes the step before which all pause to its word 0.
-They pause while word 17 of the first rank's PAGE is not 0; word 18 of each rank's PAGE is 1 then."""
+They pause while word 17 of the first rank's PAGE is not 0; word 18 of each rank's PAGE is 1 then. COLLECTIVE_TIMEOUT in
+the environment is how long a collective may take, in seconds (default: 600, as PyTorch's)."""
 
+import datetime
 import mmap
 import os
 import signal
@@ -70,7 +72,8 @@ width, heads, layers, batch, length = 2048, 16, 8, 16, 512
 layer = torch.nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.1, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).cuda().bfloat16().train()
 if board:
-    torch.distributed.init_process_group("nccl")
+    torch.distributed.init_process_group(
+        "nccl", timeout=datetime.timedelta(seconds=float(os.environ.get("COLLECTIVE_TIMEOUT", 600))))
     model = torch.nn.parallel.DistributedDataParallel(model)
     torch.manual_seed(rank)
 # Without end, it learns nothing: a GPU gets faster as the values come near to 0.
