@@ -81,8 +81,7 @@ bool address_space::is_alive() const noexcept {
   return ::pread(memory_.get(), &ignored, 1, 0) != 0;
 }
 
-address_space::search address_space::find_clients(duration at_most,
-                                                  const std::function<bool()>& stops) {
+address_space::search address_space::find_clients(duration at_most, const stop_function& stops) {
   const time_point begun = clock::now();
   const std::uint64_t before = std::exchange(searched_, 0);
   std::vector<std::uint32_t> words(piece_bytes / sizeof(std::uint32_t));

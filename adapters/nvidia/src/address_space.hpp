@@ -4,6 +4,7 @@
 
 #include "handle_scan.hpp"
 #include "process_words.hpp"
+#include "stop_function.hpp"
 
 #include <sys/types.h>
 
@@ -35,7 +36,7 @@ class address_space {
   };
   /// Looks for handles of RM clients in its heap and its anonymous mappings, for about this time.
   /// \param stops asked after each piece of memory; true ends this call.
-  [[nodiscard]] search find_clients(duration at_most, const std::function<bool()>& stops = {});
+  [[nodiscard]] search find_clients(duration at_most, const stop_function& stops = {});
 
   /// Lists its mappings of the driver's files.
   /// \param gpu_of the GPU of a node (nvidiaN) by the number in its name; none: there is none such.

@@ -4,9 +4,9 @@
 
 #include "handle_scan.hpp"
 #include "rm.hpp"
+#include "stop_function.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -27,9 +27,6 @@ struct channel {
   uapi::NvHandle handle = 0;
   uapi::NvHandle group = 0;
 };
-
-/// Returns whether something else is to be done first.
-using stop_function = std::function<bool()>;
 
 /// libcuda numbers its objects upwards, so a look asks the driver for each number up to the newest
 /// one. Questions about numbers that are not in use cost 2.5 us and leave no line in the kernel's

@@ -11,11 +11,14 @@
 #include <cerrno>
 #include <chrono>
 #include <string_view>
+#include <thread>
 
 #include "sluice/os/proc.hpp"
 #include "sluice/os/whole_file.hpp"
 
 namespace sluice::nvidia {
+
+using namespace std::chrono_literals;
 
 result<device_file> device_file::at(const std::string& path) {
   struct stat about {};
@@ -28,14 +31,18 @@ result<device_file> device_file::at(const std::string& path) {
   return made;
 }
 
-result<std::size_t> device_file::list(pid_t pid, std::vector<int>& into) const {
+result<std::size_t> device_file::list(pid_t pid, std::vector<int>& into,
+                                      const stop_function& stops) const {
   const std::string all = "/proc/" + std::to_string(pid) + "/fd";
   const unique_fd directory = open_directory(all);
   if (!directory) return last_system_error();
   error_code denied;
   std::size_t count = 0;
+  bool stopped = false;
   const bool listed = for_each_numbered_entry<int>(directory, [&](int fd) {
     ++count;
+    stopped = stopped || (stops && stops());
+    if (stopped) return;
     // By its name first: to ask for the attributes of any file may block.
     const std::string path = all + "/" + std::to_string(fd);
     std::array<char, 512> target;
@@ -51,6 +58,7 @@ result<std::size_t> device_file::list(pid_t pid, std::vector<int>& into) const {
       into.push_back(fd);
   });
   if (!listed) return last_system_error();
+  if (stopped) return error_code{ECANCELED, boost::system::system_category()};
   if (denied) return denied;
   return count;
 }
@@ -79,21 +87,23 @@ result<unique_fd> open_process(pid_t pid, pid_t thread) {
 
 namespace {
 
-bool is_exhausted(const error_code& error) {
-  return error.value() == EMFILE || error.value() == ENFILE || error.value() == ENOMEM;
+bool is_incomplete(const error_code& error) {
+  return error.value() == EMFILE || error.value() == ENFILE || error.value() == ENOMEM ||
+         error.value() == ECANCELED;
 }
 
-/// \return nothing if this process lacks the descriptors or the memory to list them.
-std::optional<std::vector<remote_fd>> descriptors_of(pid_t pid, const device_file& of) {
+/// \return nothing if this process lacks the descriptors or the memory to list them, or stopped.
+std::optional<std::vector<remote_fd>> descriptors_of(pid_t pid, const device_file& of,
+                                                     const stop_function& stops = {}) {
   std::vector<int> fds;
   pid_t thread = 0;
-  auto listed = of.list(pid, fds);
-  if (!listed && is_exhausted(listed.error())) return {};
+  auto listed = of.list(pid, fds, stops);
+  if (!listed && is_incomplete(listed.error())) return {};
   if (!listed || *listed == 0) {
     thread = visible_thread_of(pid);
     if (thread == pid || thread == 0) return std::vector<remote_fd>{};
-    listed = of.list(thread, fds);
-    if (!listed && is_exhausted(listed.error())) return {};
+    listed = of.list(thread, fds, stops);
+    if (!listed && is_incomplete(listed.error())) return {};
   }
   std::vector<remote_fd> all;
   if (listed)
@@ -123,16 +133,17 @@ std::string newest_pid() {
 
 }  // namespace
 
-std::optional<std::vector<remote_fd>> user_list::read() {
-  using namespace std::chrono_literals;
+std::optional<std::vector<remote_fd>> user_list::read(const stop_function& stops) {
   std::vector<remote_fd> all;
   std::map<pid_t, process> now;
   const pid_t self = ::getpid();
   const time_point time = clock::now();
   const unique_fd proc = open_directory("/proc");
   bool failed = !proc;
+  bool stopped = false;
   const auto see = [&](pid_t pid) {
-    if (pid == self) return;
+    stopped = stopped || stops();
+    if (stopped || pid == self) return;
     process one;
     if (const auto known = processes_.find(pid); known != processes_.end()) one = known->second;
     // Not all of them are due in one read.
@@ -150,7 +161,11 @@ std::optional<std::vector<remote_fd>> user_list::read() {
         one.is_of_kernel = about.st_size == 0 && is_kernel_thread(pid);
         one.of_device.clear();
         if (!one.is_of_kernel) {
-          auto its = descriptors_of(pid, of_);
+          auto its = descriptors_of(pid, of_, stops);
+          if (!its && stops()) {
+            stopped = true;
+            return;
+          }
           failed |= !its;
           if (its) one.of_device = std::move(*its);
         }
@@ -169,6 +184,12 @@ std::optional<std::vector<remote_fd>> user_list::read() {
   } else {
     for (const auto& [pid, known] : processes_) see(pid);
   }
+  if (stopped) {
+    // The next read need not list these.
+    for (auto& [pid, one] : now) processes_.insert_or_assign(pid, std::move(one));
+    was_changed_ = true;
+    return {};
+  }
   if (failed) return {};
   was_changed_ = is_changed;
   newest_pid_ = newest;
@@ -176,7 +197,7 @@ std::optional<std::vector<remote_fd>> user_list::read() {
   return all;
 }
 
-user_list::list user_list::now(duration age) {
+user_list::list user_list::now(duration age, const stop_function& stops) {
   const auto is_new_enough = [&] {
     return read_ != time_point::min() && clock::now() - read_ <= age;
   };
@@ -185,14 +206,21 @@ user_list::list user_list::now(duration age) {
     if (is_new_enough()) return all_;
   }
   const time_point wanted = clock::now();
-  const std::scoped_lock alone{reading_};
+  std::unique_lock alone{reading_, std::try_to_lock};
+  for (; !alone; (void)alone.try_lock()) {
+    if (stops && stops()) return {};
+    std::this_thread::sleep_for(50us);
+  }
   {
     // Another thread may have read it meanwhile.
     const std::scoped_lock held{mutex_};
     if (is_new_enough() || read_ >= wanted) return all_;
   }
   const time_point begun = clock::now();
-  std::optional<std::vector<remote_fd>> seen = read();
+  bool stopped = false;
+  std::optional<std::vector<remote_fd>> seen =
+      read([&] { return stopped = stopped || (stops && stops()); });
+  if (!seen && stopped) return {};
   const std::scoped_lock held{mutex_};
   if (!seen) {
     read_ = time_point::min();

@@ -2,6 +2,8 @@
 /// \file
 /// Processes that have the control device open, and their descriptors of it.
 
+#include "stop_function.hpp"
+
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -30,8 +32,9 @@ class device_file {
   [[nodiscard]] static result<device_file> at(const std::string& path);
 
   /// Appends the numbers of a process's descriptors of this device. \return how many descriptors of
-  /// any file it has, or the system's error if they cannot be listed.
-  [[nodiscard]] result<std::size_t> list(pid_t pid, std::vector<int>& into) const;
+  /// any file it has, or the system's error if they cannot be listed: ECANCELED after a stop.
+  [[nodiscard]] result<std::size_t> list(pid_t pid, std::vector<int>& into,
+                                         const stop_function& stops = {}) const;
 
   /// Returns whether a descriptor of this process is one of this device.
   [[nodiscard]] bool is_open_at(int fd) const;
@@ -78,8 +81,8 @@ class user_list {
   explicit user_list(device_file of) : of_(std::move(of)) {}
   [[nodiscard]] const device_file& of() const noexcept { return of_; }
   /// Returns a list that is at most this old. The same pointer as before: nothing changed. Null:
-  /// for lack of descriptors or memory there is no such list.
-  [[nodiscard]] list now(duration age);
+  /// for lack of descriptors or memory there is no such list, or it stopped; the next call goes on.
+  [[nodiscard]] list now(duration age, const stop_function& stops = {});
 
  private:
   struct process {
@@ -90,7 +93,7 @@ class user_list {
     std::vector<remote_fd> of_device{};
   };
 
-  std::optional<std::vector<remote_fd>> read();
+  std::optional<std::vector<remote_fd>> read(const stop_function& stops);
 
   const device_file of_;
   std::mutex reading_;  ///< Held during a read.

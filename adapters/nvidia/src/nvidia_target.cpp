@@ -106,7 +106,7 @@ result<std::vector<queue_info>> nvidia_target::refresh() {
 
 /// Without a look at the process, only at who shares its clients.
 result<std::vector<queue_info>> nvidia_target::known_queues(duration age) {
-  (void)find_sharers(age);
+  (void)find_sharers(age, has_order_);
   if (acts() && !sharers_are_offline()) return errc::not_managed;
   return queues_;
 }
@@ -141,7 +141,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   users_seen_.reset();  // The process may have other descriptors than before.
   kinship_ = kinship_of(pid_);
-  (void)find_sharers(acts() ? age_at_look : age_at_tick);
+  (void)find_sharers(acts() ? age_at_look : age_at_tick, has_order_);
   // Whether it may be managed is asked before each suspend: the host names one process after the
   // other as offline.
   if (acts() && !sharers_are_offline()) return errc::not_managed;
@@ -195,8 +195,8 @@ void nvidia_target::forget_gone() {
   });
 }
 
-bool nvidia_target::find_sharers(duration age) {
-  auto users = users_.now(age);
+bool nvidia_target::find_sharers(duration age, const stop_function& stops) {
+  auto users = users_.now(age, stops);
   if (users == nullptr) return false;
   if (users == users_seen_) return true;
   sharers_ = clients_->sharers(*users);

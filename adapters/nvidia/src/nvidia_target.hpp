@@ -62,8 +62,8 @@ class nvidia_target final : public agent::lane_target {
   /// What open() and refresh() have in common.
   result<std::vector<queue_info>> read();
   result<std::vector<queue_info>> known_queues(duration age);
-  /// \param age as for user_list::now(). \return false if they cannot be listed now.
-  bool find_sharers(duration age);
+  /// As user_list::now(). \return false if they cannot be listed now, or it stopped.
+  bool find_sharers(duration age, const stop_function& stops = {});
   bool sharers_are_offline();
   /// Whether it changed anything, which then also concerns all sharers.
   bool acts() const noexcept {

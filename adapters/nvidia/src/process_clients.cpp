@@ -54,9 +54,10 @@ void process_clients::drop_closed(const client_function& leaves) {
   }
 }
 
-result<void> process_clients::adopt() {
+result<void> process_clients::adopt(const stop_function& stops) {
   std::vector<int> now;
-  const auto listed = device_->list(pid_, now);
+  const auto listed = device_->list(pid_, now, stops);
+  if (!listed && listed.error().value() == ECANCELED) return {};
   if (!listed) return listed.error();
   if (*listed == 0 && visible_thread_of(pid_) != pid_)
     return error_code{ESRCH, boost::system::system_category()};
@@ -137,7 +138,7 @@ result<void> process_clients::refresh(const client_function& leaves, const stop_
                                       const stop_function& stops_search) {
   if (has_ended(pidfd_) || !memory_.is_alive()) return errc::unknown_target;
   // In this order: else a client and the one that replaces it meanwhile would be listed together.
-  if (const auto adopted = adopt(); !adopted) return adopted;
+  if (const auto adopted = adopt(stops); !adopted) return adopted;
   drop_closed(leaves);
   if (searching_ || (search_in_ == 0 && clock::now() >= search_from_)) {
     find_clients(stops_search);

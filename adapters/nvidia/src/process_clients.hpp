@@ -85,7 +85,7 @@ class process_clients {
         device_(&device),
         memory_(std::move(memory)),
         longest_search_(longest_search) {}
-  result<void> adopt();
+  result<void> adopt(const stop_function& stops);
   bool has_file(const remote_fd& which) const;
   void find_clients(const stop_function& stops);
   /// \param looks until then.

@@ -107,6 +107,22 @@ TEST_F(DeviceUsers, AreListedAgainWhenAProcessGetsAnotherDescriptor) {
   EXPECT_EQ(count_of_child(*users.now(0s)), 0);
 }
 
+TEST_F(DeviceUsers, AreKeptAfterAReadThatStops) {
+  user_list users{device_file::at(path_).value()};
+  const auto before = users.now(0s);
+  open_another();
+  int questions = 0;
+  const auto stops = [&] { return ++questions > 3; };
+  EXPECT_FALSE(users.now(0s, stops));
+  EXPECT_FALSE(users.now(0s, stops));
+  EXPECT_LE(questions, 6) << "it stops at once";
+  EXPECT_EQ(users.now(1h, stops), before);
+  EXPECT_TRUE(
+      test::eventually(test::patience, [&] { return count_of_child(*users.now(0s)) == 3; }));
+  std::vector<int> fds;
+  EXPECT_EQ(users.of().list(child_, fds, stops).error().value(), ECANCELED);
+}
+
 TEST_F(DeviceUsers, IncludeAProcessAsSoonAsItBegins) {
   user_list users{device_file::at(path_).value()};
   (void)users.now(0s);
