@@ -1145,7 +1145,7 @@ def serving(on):
 
 def serving_eager(on):
     """requests of eager PyTorch beside training"""
-    serve_pytorch(on, "serving-eager", "eager", 5, "transformer")
+    serve_pytorch(on, "serving-eager", "eager", 4, "transformer")
 
 
 def serving_long(on):
