@@ -30,21 +30,19 @@ void client_objects::look(const stop_function& stops) {
   if (!drop_freed(groups_, groups_from_, stops) || !drop_freed(channels_, channels_from_, stops) ||
       !sweep(stops))
     return;
-  // Last, and from its begin after a stop: so it is younger than what stopped the look before.
   const std::uint32_t gap = looked_ ? later_gap : first_gap;
-  std::uint32_t missed = 0;
   const uapi::NvHandle end = std::min(next_ + most_questions, last_object);
-  uapi::NvHandle handle = next_;
-  for (; handle < end && (missed < gap || handle <= newest_); ++handle) {
+  asked_ = std::max(asked_, next_);
+  for (; asked_ < end && (missed_ < gap || asked_ <= newest_); ++asked_) {
     if (stops && stops()) return;
     rm_status why;
-    const auto cls = client_.class_of(handle, &why);
+    const auto cls = client_.class_of(asked_, &why);
     // Without an answer the next look asks again, from `next_` on.
-    if (cls ? !ask_again(handle) || !add(handle, *cls) : !was_freed(why)) return begin_anew();
-    missed = cls ? 0 : missed + 1;
-    if (cls) next_ = handle + 1;
+    if (cls ? !ask_again(asked_) || !add(asked_, *cls) : !was_freed(why)) return begin_anew();
+    missed_ = cls ? 0 : missed_ + 1;
+    if (cls) next_ = asked_ + 1;
   }
-  complete_ = handle < end;
+  complete_ = asked_ < end;
   looked_ = true;
   begin_anew();
   check_listed();

@@ -42,7 +42,7 @@ class client_objects {
   /// Reads what is new, and removes what is gone. Asks a bounded number of questions: what a
   /// process creates faster than that is found by later looks.
   /// \param stops asked before each question; true ends the look. The next one then asks what is
-  ///              left of it, and in any case for new objects.
+  ///              left of it. What the process makes between both may be left to the one after it.
   void look(const stop_function& stops = {});
   /// Returns why sluice does not understand this client: the end of a sentence about the process.
   /// Empty: it does.
@@ -73,7 +73,7 @@ class client_objects {
   /// \return false if it was stopped.
   bool sweep(const stop_function& stops);
   /// The next look asks for everything.
-  void begin_anew() noexcept { groups_from_ = channels_from_ = swept_ = 0; }
+  void begin_anew() noexcept { groups_from_ = channels_from_ = swept_ = asked_ = missed_ = 0; }
   void check_listed();
   void name_gpu(channel_group& of) const;
 
@@ -85,6 +85,8 @@ class client_objects {
   std::uint32_t swept_ = 0;
   uapi::NvHandle groups_from_ = 0;
   uapi::NvHandle channels_from_ = 0;
+  uapi::NvHandle asked_ = 0;
+  std::uint32_t missed_ = 0;  ///< Numbers in a row before `asked_` that are not in use.
   bool looked_ = false;
   bool complete_ = false;                             ///< The last look reached the newest object.
   std::map<uapi::NvHandle, uapi::NvHandle> devices_;  ///< Subdevice by device.

@@ -33,6 +33,8 @@ constexpr duration longest_without_look = look_every * tick + tick / 2;
 /// How old the list of users may be at a tick, which lanes share, and before a suspend.
 constexpr duration age_at_tick = tick / 2;
 constexpr duration age_at_suspend = tick + age_at_tick;
+/// Until a look that ended early goes on: orders to suspend and to resume follow each other.
+constexpr duration rest_after_stop = 2ms;
 /// After a suspend. Targets that are suspended together share it.
 constexpr duration age_at_look = 5ms;
 /// Of a process's memory, in one look. It ends early when an order comes.
@@ -124,11 +126,14 @@ result<std::vector<queue_info>> nvidia_target::read() {
   if (!looked) return refuse(looked.error());
   forget_gone();
   if (is_stopped) {
-    ticks_ = look_every;  // The next tick looks.
-    if (clients_->is_searching() && !arm(timer_, rest_in_search)) return last_system_error();
+    ticks_ = look_every;  // The next tick goes on.
+    is_in_parts_ = true;
+    if (!arm(timer_, clients_->is_searching() ? rest_in_search : rest_after_stop))
+      return last_system_error();
     return known_queues(age_at_tick);
   }
   looked_ = clock::now();
+  if (std::exchange(is_in_parts_, false)) ticks_ = look_every;
   if (clients_->is_searching()) {
     ticks_ = 0;
     if (!arm(timer_, rest_in_search)) return last_system_error();

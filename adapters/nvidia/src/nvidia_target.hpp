@@ -103,6 +103,7 @@ class nvidia_target final : public agent::lane_target {
   unsigned ticks_ = 0;              ///< Of the timer, since the last look.
   time_point looked_{};             ///< End of the last look.
   bool is_behind_suspend_ = false;  ///< The next refresh().
+  bool is_in_parts_ = false;        ///< The look that is under way: objects may be made in between.
   std::vector<queue_info> queues_;  ///< At the last look.
   user_list::list users_seen_;      ///< Of which the next are some. Null: compare them again.
   std::vector<remote_fd> sharers_;

@@ -154,11 +154,15 @@ TEST_F(NvidiaObjects, AreAskedForOnceByALookThatIsStopped) {
     seen.look();
   });
   EXPECT_EQ(parts, whole);
-  int left = 140;
-  seen.look([&] { return left-- == 0; });
-  const auto made = make_group(0);
-  seen.look();
-  EXPECT_TRUE(seen.groups().contains(made)) << "also what came after the stop";
+  // Before the questions about new objects, and between them.
+  for (int left : {140, 180}) {
+    seen.look([&] { return left-- == 0; });
+    const auto made = make_group(0);
+    seen.look();
+    seen.look();
+    EXPECT_TRUE(seen.groups().contains(made)) << "also what came after the stop";
+    EXPECT_EQ(seen.not_understood(), "");
+  }
 }
 
 TEST_F(NvidiaObjects, AreAllAskedForAfterAQuestionWithoutAnAnswer) {
