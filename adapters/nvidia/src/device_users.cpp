@@ -162,12 +162,11 @@ std::optional<std::vector<remote_fd>> user_list::read(const stop_function& stops
         one.of_device.clear();
         if (!one.is_of_kernel) {
           auto its = descriptors_of(pid, of_, stops);
-          if (!its && stops()) {
-            stopped = true;
+          if (!its) {
+            (stops() ? stopped : failed) = true;
             return;
           }
-          failed |= !its;
-          if (its) one.of_device = std::move(*its);
+          one.of_device = std::move(*its);
         }
       }
     }
@@ -207,8 +206,9 @@ user_list::list user_list::now(duration age, const stop_function& stops) {
   }
   const time_point wanted = clock::now();
   std::unique_lock alone{reading_, std::try_to_lock};
+  if (!stops && !alone) alone.lock();
   for (; !alone; (void)alone.try_lock()) {
-    if (stops && stops()) return {};
+    if (stops()) return {};
     std::this_thread::sleep_for(50us);
   }
   {

@@ -97,6 +97,9 @@ result<std::vector<queue_info>> nvidia_target::refresh() {
   std::uint64_t ignored = 0;
   (void)!::read(timer_.get(), &ignored, sizeof ignored);
   const bool is_behind_suspend = std::exchange(is_behind_suspend_, false);
+  const bool only_sharers = std::exchange(only_sharers_, false);
+  if (only_sharers && !is_behind_suspend && ticks_ % look_every != 0)
+    return known_queues(age_at_look);
   const bool is_early = is_behind_suspend && clock::now() - looked_ < least_between_looks;
   if (is_early) ticks_ = look_every;  // The next tick looks.
   if (is_early || ticks_++ % look_every != 0)
@@ -108,7 +111,7 @@ result<std::vector<queue_info>> nvidia_target::refresh() {
 
 /// Without a look at the process, only at who shares its clients.
 result<std::vector<queue_info>> nvidia_target::known_queues(duration age) {
-  (void)find_sharers(age, has_order_);
+  see_sharers(age);
   if (acts() && !sharers_are_offline()) return errc::not_managed;
   return queues_;
 }
@@ -126,6 +129,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   if (!looked) return refuse(looked.error());
   forget_gone();
   if (is_stopped) {
+    users_seen_.reset();
     ticks_ = look_every;  // The next tick goes on.
     is_in_parts_ = true;
     if (!arm(timer_, clients_->is_searching() ? rest_in_search : rest_after_stop))
@@ -146,7 +150,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   users_seen_.reset();  // The process may have other descriptors than before.
   kinship_ = kinship_of(pid_);
-  (void)find_sharers(acts() ? age_at_look : age_at_tick, has_order_);
+  see_sharers(acts() ? age_at_look : age_at_tick);
   // Whether it may be managed is asked before each suspend: the host names one process after the
   // other as offline.
   if (acts() && !sharers_are_offline()) return errc::not_managed;
@@ -211,6 +215,12 @@ bool nvidia_target::find_sharers(duration age, const stop_function& stops) {
       other_sharers_.push_back({.pid = each.pid, .start_time = *start});
   users_seen_ = std::move(users);
   return true;
+}
+
+/// While something is held, it goes on soon if an order ended it.
+void nvidia_target::see_sharers(duration age) {
+  if (find_sharers(age, has_order_) || !acts() || !has_order_ || !has_order_()) return;
+  only_sharers_ = arm(timer_, rest_after_stop);
 }
 
 /// Its channels are those of every process that has the open file: all of them have to be offline.

@@ -64,6 +64,7 @@ class nvidia_target final : public agent::lane_target {
   result<std::vector<queue_info>> known_queues(duration age);
   /// As user_list::now(). \return false if they cannot be listed now, or it stopped.
   bool find_sharers(duration age, const stop_function& stops = {});
+  void see_sharers(duration age);
   bool sharers_are_offline();
   /// Whether it changed anything, which then also concerns all sharers.
   bool acts() const noexcept {
@@ -103,6 +104,7 @@ class nvidia_target final : public agent::lane_target {
   unsigned ticks_ = 0;              ///< Of the timer, since the last look.
   time_point looked_{};             ///< End of the last look.
   bool is_behind_suspend_ = false;  ///< The next refresh().
+  bool only_sharers_ = false;       ///< The next refresh() lists them, where no look is due.
   bool is_in_parts_ = false;        ///< The look that is under way: objects may be made in between.
   std::vector<queue_info> queues_;  ///< At the last look.
   user_list::list users_seen_;      ///< Of which the next are some. Null: compare them again.

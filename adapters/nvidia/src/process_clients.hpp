@@ -40,8 +40,9 @@ class process_clients {
   /// Adopts descriptors that the process has opened since, closes duplicates of those that it has
   /// closed, and reads the objects of each client.
   /// \param leaves as for drop_closed().
-  /// \param stops  asked before each question to the driver about objects. Once it returns true, no
-  ///               more are asked: then the next call reads what is missing.
+  /// \param stops  asked before each descriptor of the process, and before each question to the
+  ///               driver about objects. Once it returns true, no more are asked: then the next
+  ///               call reads what is missing.
   /// \param stops_search the same for pieces of memory that are searched for clients.
   /// \return errc::unknown_target if the process ended or runs another program: then close this
   ///         object.

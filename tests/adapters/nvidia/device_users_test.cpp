@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -147,6 +148,26 @@ TEST_F(DeviceUsers, AreUnknownWithoutDescriptorsOfOnesOwn) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
   EXPECT_FALSE(seen);
   EXPECT_FALSE(seen_again) << "an old list, after a failure";
+  EXPECT_EQ(count_of_child(*users.now(0s)), 2);
+}
+
+TEST_F(DeviceUsers, AreNotKeptOfAProcessThatCouldNotBeListed) {
+  user_list users{device_file::at(path_).value()};
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const int free = ::dup(own_.get());
+  ::close(free);
+  // For /proc itself, and for no folder in it.
+  const rlimit one{.rlim_cur = static_cast<rlim_t>(free) + 1, .rlim_max = usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one), 0);
+  int questions = 0;
+  const auto failed = users.now(0s, [&] { return ++questions == 0; });
+  const int last = std::exchange(questions, 0);
+  const auto stopped = users.now(0s, [&] { return ++questions >= last; });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_FALSE(failed);
+  EXPECT_FALSE(stopped);
+  EXPECT_GT(last, 1);
   EXPECT_EQ(count_of_child(*users.now(0s)), 2);
 }
 
