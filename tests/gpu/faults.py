@@ -314,15 +314,15 @@ def faults(on):
 
 
 def descriptors_of(pid, own):
-    """Number of descriptors of a process, without those that stand for others than the processes `own`: a daemon has a
-    pidfd of each process that uses a GPU, and may have a file of its folder in /proc open."""
+    """Number of descriptors of a process, without those that stand for others than the processes `own` which run: a daemon
+    has a pidfd of each process that uses a GPU, and may have a file of its folder in /proc open."""
     count = 0
     for entry in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             name = os.readlink(f"/proc/{pid}/fd/{entry}")
             text = pathlib.Path(f"/proc/{pid}/fdinfo/{entry}").read_text(encoding="utf-8")
-            of = re.match(r"/proc/(\d+)/", name) or re.search(r"^Pid:\s*(\d+)", text, re.M)  # An ended process: -1
-            count += of is None or int(of[1]) in own
+            of = re.match(r"/proc/(\d+)/", name) or re.search(r"^Pid:\s*(-?\d+)", text, re.M)  # An ended process: -1
+            count += of is None or int(of[1]) in own or not os.path.exists(f"/proc/{of[1]}")
     return count
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import time
 
 import faults
+import llm
 import lossless
 import nvidia
 import seeing
@@ -35,6 +37,8 @@ POLICY = f"{serving.HOLD}\n{serving.QUANTUM}"
 MODES = (serving.Mode("alone", None, False, None), serving.Mode("beside", None, False, None),
          serving.Mode(HELD, POLICY, True, P99), serving.Mode(HELD_GANGS_OFF, POLICY, True, None))
 SPAN, BOTH_SPAN = 10, 8  # s, of a row of the server on one GPU, and of the server on both.
+LAB_TOKENS = 1000  # Of a request in the lab.
+LAB_OFFLINE = "train:gang=true,all_reduce=1ms"
 ALONE_HELD = 10  # s, of one rank.
 # s: how long a collective may take, and how long ranks are held at most in spite of that.
 COLLECTIVE_TIMEOUT, HELD_BEYOND = 10, 45
@@ -124,8 +128,8 @@ def show_holds(on, name, holds, least):
 class Programs:
     """The programs of this part on NVIDIA GPUs."""
 
-    steps, quick_steps, holds, quick_holds = 100, 50, 500, 100
-    quick_span = 4  # s, of a row.
+    steps, quick_steps, holds, quick_holds = 100, 30, 500, 100
+    quick_span = 3  # s, of a row.
     train = [sys.executable, HERE / "train_exact.py"]
 
     def __init__(self, on):
@@ -278,6 +282,33 @@ class Requests(serving.Measurement):
         finally:
             self.show(self.on.part)
         show_holds(self.on, name, merged(self.holds), 1)
+        self.in_lab()
+
+    def in_lab(self):
+        """Figures of requests of this length at these arrivals in `sluice lab`, with its profile h100. It has no server over
+        several GPUs."""
+        if len(self.modes) < len(MODES):
+            return
+        on, file, trace, configuration = self.on, *(self.on.scratch / f"lab.{each}" for each in ("json", "csv", "toml"))
+        arrivals = [int(line) / 1e9 for line in self.files[LOAD][0].read_text(encoding="utf-8").splitlines()]
+        llm.write_trace(trace, [(at, LAB_TOKENS, 1) for at in arrivals])
+        configuration.write_text(f'[scheduler]\nmax_suspend = "60s"\nmax_busy = "60s"\noffline_floor = 0.0\n[policy]\n{POLICY}\n',
+                                 encoding="utf-8")
+        done = on.run("lab", "--profile", "h100", "--gpus", RANKS, "--servers", 1, "--config", configuration,
+                      "--arrivals", "trace", "--trace", trace, "--offline", LAB_OFFLINE, "--json", file, "--service",
+                      f"fifo:prefill_rate={1e6 * LAB_TOKENS / self.server.alone_us:.0f},decode_token=1ns")
+        if done.returncode != 0:
+            on.note(f"sluice lab ended with code {done.returncode}: {nvidia.last_line(done.stderr)}")
+            return
+        for row in json.loads(file.read_text(encoding="utf-8"))["settings"][0]["contenders"]:
+            mode = {"online alone": "alone", "no scheduler": "beside"}.get(
+                row["name"], HELD if row["name"].startswith("[policy]") else "")
+            if not mode:
+                continue
+            on.figure(f"{on.part} in the lab: {mode}: p50 / p99",
+                      [row[f"{part}_ms"]["mean"] for part in ("p50", "p99")], "ms")
+            if mode != "alone":
+                on.figure(f"{on.part} in the lab: {mode}: offline work, share of alone", [row["offline_percent"]["mean"]], "%")
 
     def seconds(self):
         return self.span
@@ -382,7 +413,7 @@ def wait_running(daemon, loads, since):
 
 def agents_killed(on, training, step):
     """Agents are killed while they suspend the ranks."""
-    took, killed, midst = [], [], 0
+    took, killed, midst = [], [], collections.Counter()
     for series in range(1 if on.quick else 3):
         # A daemon waits longer and longer before it starts the next agent.
         recording = on.scratch / "recording"
@@ -408,13 +439,15 @@ def agents_killed(on, training, step):
             midst += killed_in_midst(file, of_daemon)
         killed += of_daemon
     on.figure("gang: agent killed, until two steps of all ranks, median / longest", nvidia.spread(took), "ms")
-    on.figure("gang: agents killed / of these between the order to suspend and the last report", [len(killed), midst], "")
+    on.figure("gang: agents killed / of these between the order to suspend and the last report / after one report",
+              [len(killed), midst.total(), midst["half"]], "")
     on.require("agent killed, until all ranks run", 1e3 * max(0, max(took) - 2 * step), 1e3 * faults.AGAIN, unit="ms",
                fatal=max(took) > faults.AGAIN + 2 * step + nvidia.SLACK)
 
 
 def killed_in_midst(lines, killed):
-    """How many of these times were between the handing over of all batches and their last report."""
+    """Counts these times by what was reported of the batches that were handed over at most KILLED_AFTER before: nothing,
+    or some (half). Of none of them everything was."""
     base, handed, done = 0, {}, set()
     for line in lines:
         if not line.endswith("\n"):
@@ -426,8 +459,12 @@ def killed_in_midst(lines, killed):
             handed[entry["id"]] = base + entry["t"]
         elif entry["is"] == "done" and "started" in entry and not entry.get("errno"):
             done.add(entry["id"])
-    open_ = [at for id_, at in handed.items() if id_ not in done]
-    return sum(any(0 <= at - begin < 1e9 * KILLED_AFTER[1] for begin in open_) for at in killed)
+    midst = collections.Counter()
+    for at in killed:
+        reported = [id_ in done for id_, begin in handed.items() if 0 <= at - begin < 1e9 * KILLED_AFTER[1]]
+        if not all(reported):
+            midst["half" if any(reported) else "nothing"] += 1
+    return midst
 
 
 def rank_stopped(on, training, step):
@@ -481,11 +518,10 @@ def hold_one_rank(on, programs):
     """The other rank waits for the held one, and both go on afterwards."""
     training = start_training(on, programs)
     training.wait_moving()
-    rest, held = training.loads
-    seen = []
+    held, seen = training.loads[1], []
 
     def look():
-        seen.append(rest.counts())
+        seen.append((nvidia.now(), [load.counts() for load in training.loads]))
         if on.programs is None:
             done = subprocess.run(["nvidia-smi", "--query-gpu=utilization.gpu,power.draw", "--format=csv,noheader"],
                                   capture_output=True, text=True, check=False)
@@ -493,10 +529,10 @@ def hold_one_rank(on, programs):
                     f"{'; '.join(done.stdout.split(chr(10))).strip('; ')}")
 
     nvidia.hold_once(on, held, 2 if on.quick else ALONE_HELD, look)
-    on.require("steps of the rank that waits for a held one", sum(seen[1]) - sum(seen[0]), 1)
-    resumed = nvidia.now()
-    took = training.steps_after(resumed, [load.counts() for load in training.loads], "hold of one rank")
-    on.figure(f"{on.part}: hold of one rank, from its end to two steps of all ranks", [1e3 * took], "ms")
+    (_, begin), (ends, end) = seen
+    on.require("steps of the rank that waits for a held one", sum(end[0]) - sum(begin[0]), 1)
+    took = training.steps_after(ends, end, "hold of one rank")
+    on.figure(f"{on.part}: hold of one rank, at most, from sluice resume to two steps of all ranks", [1e3 * took], "ms")
     on.drop(*training.loads)
 
 
@@ -504,7 +540,7 @@ def hold_beyond_timeout(on, programs, ranks):
     """PyTorch gives up a collective although it would end after the hold. Notes which rank ends when."""
     training = start_training(on, programs, more={"COLLECTIVE_TIMEOUT": str(COLLECTIVE_TIMEOUT)})
     training.wait_moving()
-    begun, ends = nvidia.now(), {}
+    ends = {}
 
     def all_ended():
         for rank, load in enumerate(training.loads):
@@ -517,19 +553,27 @@ def hold_beyond_timeout(on, programs, ranks):
             nvidia.wait_until(all_ended, limit, "end of all ranks")
 
     commands = [on.suspend(training.loads[rank].pid) for rank in ranks]
+    for command in commands:
+        nvidia.wait_suspended(command)
+    begun = nvidia.now()
+    time.sleep(1)  # The others end the step in which they are.
+    before = [load.counts() for load in training.loads]
     wait_ended(HELD_BEYOND)
+    on.require("steps of ranks during a hold", sum(sum(load.counts()) for load in training.loads) - sum(map(sum, before)))
     resumed = nvidia.now()
     for command in commands:
         command.terminate()
-        errors = command.communicate(timeout=nvidia.PATIENCE)[1].decode(errors="replace")
-        if command.returncode not in (0, -signal.SIGTERM):
-            on.note(f"sluice suspend ended with code {command.returncode}: {nvidia.last_line(errors)}")
+    for command in commands:
+        nvidia.wait_until(lambda command=command: command.poll() is not None, nvidia.PATIENCE, "end of sluice suspend")
     wait_ended(nvidia.PATIENCE)
     for rank, load in enumerate(training.loads):
         at, code = ends.get(rank, (None, None))
         when = "runs on" if at is None else f"ended with code {code} {at - begun:.1f} s after the begin of the hold"
+        text = pathlib.Path(load.log.name).read_text(encoding="utf-8", errors="replace")
+        given_up = re.search(r"Watchdog caught collective operation timeout.* ran for (\d+) milliseconds", text)
         on.note(f"{'all ranks' if len(ranks) == RANKS else 'only the second rank'} held for {resumed - begun:.1f} s, "
-                f"collectives may take {COLLECTIVE_TIMEOUT} s: rank {rank} {when}")
+                f"collectives may take {COLLECTIVE_TIMEOUT} s: rank {rank} {when}"
+                + (f"; its watchdog gave up after {given_up[1]} ms" if given_up else ""))
     on.drop(*training.loads)
 
 
@@ -577,7 +621,9 @@ def gang_held(on):
         return
     programs = on.programs or Programs(on)
     attempt(on, hold_one_rank, programs)
-    if on.programs is None:  # The simulated device has no collectives that time out.
+    if on.quick:  # PyTorch takes a minute to end a rank.
+        on.note("quick: no hold is longer than a collective may take")
+    elif on.programs is None:  # The simulated device has no collectives that time out.
         for ranks in ((1,), (0, 1)):
             attempt(on, hold_beyond_timeout, programs, ranks)
 

@@ -765,15 +765,11 @@ def queues(on):
     on.figure("queues: duration of the command, median / longest", spread(took), "ms")
 
 
-def hold_once(on, load, quiet, look=lambda: None):
-    """Suspends and resumes by the commands, with look() at the begin and the end of the hold. Returns the durations:
-    message, stop after it, progress, resume command."""
-    start = now()
-    command = on.suspend(load.pid)
+def wait_suspended(command):
+    """Waits until `sluice suspend` writes that it has suspended all queues."""
     if not select.select([command.stdout], [], [], PATIENCE)[0]:
         raise Failure(f"sluice suspend printed nothing within {PATIENCE} s")
     line = command.stdout.readline()
-    said = now()
     try:
         event = json.loads(line)
     except ValueError as error:
@@ -781,6 +777,15 @@ def hold_once(on, load, quiet, look=lambda: None):
         raise Failure(f"sluice suspend: {last_line(command.stderr.read().decode(errors='replace'))}") from error
     if event["event"] != "suspend" or not event["queues"] or not all(each["suspended"] for each in event["queues"]):
         raise Failure(f"sluice suspend did not suspend all queues: {line.decode(errors='replace').strip()}")
+
+
+def hold_once(on, load, quiet, look=lambda: None):
+    """Suspends and resumes by the commands, with look() at the begin and the end of the hold. Returns the durations:
+    message, stop after it, progress, resume command."""
+    start = now()
+    command = on.suspend(load.pid)
+    wait_suspended(command)
+    said = now()
     stopped = wait_until(load.still_since, 1 + SLACK, f"stop of {load.name} after the message 'suspended'")
     if stopped - said > 1:
         raise Failure(f"{load.name} still ran {stopped - said:.1f} s after the message 'suspended'")

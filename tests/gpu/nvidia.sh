@@ -5,7 +5,8 @@
 # Test sluice on this machine's NVIDIA GPUs. The GPUs must be unused. Run it as
 # root. Without PART, run all parts.
 #   --gpu N       Test only the GPU that nvidia-smi lists as N. Others may be in
-#                 use, also by another run of this script. Default: all GPUs
+#                 use, also by another run of this script. Default: all GPUs,
+#                 which several need NVLink multicast off for (see README.md)
 #   --bundle DIR  Use an unpacked portable archive (bin, lib, include).
 #                 Default: the release build, or SLUICE_BIN
 #   --trace FILE  Requests for the part llm, in the Azure LLM trace format.
@@ -45,7 +46,7 @@ parts=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help)
-      sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       echo "PART:" $(python3 -B "$here/nvidia.py" parts) | fold -sw 78
       exit 0
       ;;
