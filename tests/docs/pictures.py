@@ -120,14 +120,14 @@ def latency(of):
     return picture(width, height, "Latency of each online request over the time of its arrival, on a simulated GPU", parts)
 
 
-# Perfetto's page. It opens FILE, shows all rows of the time from BEGIN to END (s), and then asks for /drawn. This build
-# of the page has no room for the names of rows, which the script adds.
+# Perfetto's page, HEIGHT pixels high. It opens FILE, shows all rows of the time from BEGIN to END (s), and then asks for
+# /drawn. This build of the page has no room for the names of rows, which the script adds.
 TIMELINE_PAGE = """<!doctype html><html><head><meta charset="utf-8"><style>
 body{margin:0;--track-shell-width:270px}
 .track{display:grid;grid-template-columns:270px 1fr}
 .track-shell{font:12px system-ui,sans-serif;padding:5px;overflow:hidden;white-space:nowrap}
 </style></head><body>
-<div id="timeline_data_source" style="display:none">FILE</div><main id="timeline_main" style="height:340px"></main>
+<div id="timeline_data_source" style="display:none">FILE</div><main id="timeline_main" style="height:HEIGHTpx"></main>
 <img src="/wait" style="display:none"><script src="frontend_bundle.js"></script><script>
 function show() {
   for (const [id, group] of Object.entries(globals.state.trackGroups))
@@ -177,16 +177,19 @@ class Perfetto(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def timeline_server(file, folder):
-    """Serves Perfetto's page, which shows half a second in the middle of the work of online programs."""
+def read_events(file):
     text = file.read_text(encoding="utf-8").rstrip()
-    events = json.loads(text if text.endswith("]") else text.rstrip(",") + "]")  # A daemon that was killed left no bracket.
+    return json.loads(text if text.endswith("]") else text.rstrip(",") + "]")  # A daemon that was killed left no bracket.
+
+
+def timeline_server(events, folder, height):
+    """Serves Perfetto's page, which shows half a second in the middle of the work of online programs."""
     times = sorted(each["ts"] for each in events if each.get("name") == "online work") or [0]
     middle = times[len(times) // 2] / 1e6
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Perfetto, directory=folder))
     page = TIMELINE_PAGE
     for key, value in (("FILE", f"http://127.0.0.1:{server.server_port}/timeline"), ("BEGIN", str(max(0, middle - 0.25))),
-                       ("END", str(middle + 0.25))):
+                       ("END", str(middle + 0.25)), ("HEIGHT", str(height))):
         page = page.replace(key, value)
     Perfetto.page = page.encode()
     # This build draws counters over the names of rows.
@@ -211,13 +214,15 @@ def screenshot(file, picture):
     for program in ("chromium", "pngquant", *(() if is_page else ("npm",))):
         if not shutil.which(program):
             sys.exit(f"pictures.py: {program} is missing; install the package {program}")
+    events = [] if is_page else read_events(file)
+    height = 1640 if is_page else 104 + 26 * len({(each["pid"], each["tid"]) for each in events if each["ph"] in "Xi"})
     with tempfile.TemporaryDirectory() as folder:
-        server = None if is_page else timeline_server(file, fetch_perfetto(folder))
+        server = None if is_page else timeline_server(events, fetch_perfetto(folder), height)
         address = file.as_uri() if is_page else f"http://127.0.0.1:{server.server_port}/page"
         taken = pathlib.Path(folder) / "picture.png"
         done = subprocess.run(["chromium", "--headless", *(["--no-sandbox"] if os.geteuid() == 0 else []), "--disable-gpu",
                                "--hide-scrollbars", f"--user-data-dir={folder}/profile", "--force-device-scale-factor=1",
-                               f"--window-size=1200,{1640 if is_page else 340}", f"--screenshot={taken}", address],
+                               f"--window-size=1200,{height}", f"--screenshot={taken}", address],
                               capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
         if server:
             server.shutdown()
