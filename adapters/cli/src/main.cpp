@@ -36,9 +36,9 @@ std::optional<std::string> wrong_subcommand(const CLI::App& program) {
 int main(int argc, char** argv) {
   using namespace sluice::cli;
   CLI::App program{
-      "Show and suspend the GPU queues of processes on this node (AMD GPUs).\n"
-      "To use another device, set the environment variables SLUICE_KFD_DEVICE,\n"
-      "SLUICE_KFD_SYSFS and SLUICE_KFD_DEBUGFS.",
+      "Show and suspend the GPU queues of processes on this node (AMD, NVIDIA).\n"
+      "For another device, set SLUICE_KFD_DEVICE, SLUICE_KFD_SYSFS and\n"
+      "SLUICE_KFD_DEBUGFS, or SLUICE_NVIDIA_DEVICE and SLUICE_NVIDIA_PROC.",
       "sluice"};
   program.get_formatter()->column_width(24);  // the subcommands', too
   program.require_subcommand(1);
