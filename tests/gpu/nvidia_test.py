@@ -22,7 +22,7 @@ import threading
 import time
 
 import nvidia
-from nvidia import gang
+from nvidia import faults, gang
 import report as merging
 import rivals
 import seeing
@@ -202,6 +202,29 @@ def check_gang():
     check(seen.worst == [5000, "suspend of rank 1 from -500 to 0 us; resume of rank 1 from 4500 to 5000 us"], f"worst: {seen}")
     seen = holds((1, 1, 2), (2, 1, 2), (2, 0, 5))
     check(seen[:4] == (1, [0], [], [15000]), f"one that stays held: {seen}")
+
+    def entries(*those):
+        return [json.dumps(each) + "\n" for each in ({"is": "recording", "clock_ns": 10 ** 9}, *those)] + ['{"cut']
+
+    orders = [{"is": "batch", "kind": "suspend", "id": each, "t": 10 ** 6 * (2 + each // 10)} for each in (1, 2, 101, 102, 201, 202)]
+    reports = [{"is": "done", "id": each, "started": 1, "t": 1} for each in (1, 2, 101)]
+    after = [10 ** 9 + 10 ** 6 * (2 + each) + 1000 for each in (0, 10, 20, 30)]
+    found = gang.killed_in_midst(entries(*orders, *reports), after)
+    check(found == {"half": 1, "nothing": 1}, f"agents that were killed in the midst of a hold: {found}")
+
+
+def check_descriptors():
+    """Those that stand for another process do not count while it runs."""
+    with subprocess.Popen(["sleep", "60"]) as other:
+        count = lambda own: faults.descriptors_of(os.getpid(), own)
+        before = count({os.getpid()})
+        with open(f"/proc/{other.pid}/environ", "rb"):
+            pidfd = os.pidfd_open(other.pid)
+            check(count({os.getpid()}) == before and count({os.getpid(), other.pid}) == before + 2, "descriptors of another")
+            other.kill()
+            other.wait()
+            check(count({os.getpid()}) == before + 2, "descriptors of another that ended")
+            os.close(pidfd)
 
 
 def check_serving():
@@ -545,6 +568,7 @@ def check_rivals(folder):
 check_seeing()
 check_serving()
 check_gang()
+check_descriptors()
 for script in HERE.glob("*.py"):
     compile(script.read_text(encoding="utf-8"), script, "exec")
 for script in HERE.glob("*.sh"):
