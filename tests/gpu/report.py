@@ -184,9 +184,9 @@ def report(files, html_path, names):
     try:
         results = Results(files)
         lacking = results.lacking(names)
-        print(markdown(results))
         if html_path:
             pathlib.Path(html_path).write_text(page(results, lacking), encoding="utf-8")
+        print(markdown(results))
     except (OSError, ValueError) as error:
         print(f"nvidia.py: {error}", file=sys.stderr)
         return 2
