@@ -289,18 +289,14 @@ class Requests(serving.Measurement):
         several GPUs."""
         if len(self.modes) < len(MODES):
             return
-        on, file, trace, configuration = self.on, *(self.on.scratch / f"lab.{each}" for each in ("json", "csv", "toml"))
+        on, trace, configuration = self.on, *(self.on.scratch / f"lab.{each}" for each in ("csv", "toml"))
         arrivals = [int(line) / 1e9 for line in self.files[LOAD][0].read_text(encoding="utf-8").splitlines()]
         llm.write_trace(trace, [(at, LAB_TOKENS, 1) for at in arrivals])
         configuration.write_text(f'[scheduler]\nmax_suspend = "60s"\nmax_busy = "60s"\noffline_floor = 0.0\n[policy]\n{POLICY}\n',
                                  encoding="utf-8")
-        done = on.run("lab", "--profile", "h100", "--gpus", RANKS, "--servers", 1, "--config", configuration,
-                      "--arrivals", "trace", "--trace", trace, "--offline", LAB_OFFLINE, "--json", file, "--service",
-                      f"fifo:prefill_rate={1e6 * LAB_TOKENS / self.server.alone_us:.0f},decode_token=1ns")
-        if done.returncode != 0:
-            on.note(f"sluice lab ended with code {done.returncode}: {nvidia.last_line(done.stderr)}")
-            return
-        for row in json.loads(file.read_text(encoding="utf-8"))["settings"][0]["contenders"]:
+        for row in llm.run_lab(on, "--profile", "h100", "--gpus", RANKS, "--servers", 1, "--config", configuration,
+                               "--arrivals", "trace", "--trace", trace, "--offline", LAB_OFFLINE, "--service",
+                               f"fifo:prefill_rate={1e6 * LAB_TOKENS / self.server.alone_us:.0f},decode_token=1ns"):
             mode = {"online alone": "alone", "no scheduler": "beside"}.get(
                 row["name"], HELD if row["name"].startswith("[policy]") else "")
             if not mode:
@@ -526,7 +522,7 @@ def hold_one_rank(on, programs):
             done = subprocess.run(["nvidia-smi", "--query-gpu=utilization.gpu,power.draw", "--format=csv,noheader"],
                                   capture_output=True, text=True, check=False)
             on.note(f"{'begin' if len(seen) == 1 else 'end'} of a hold of the second rank: the GPUs show "
-                    f"{'; '.join(done.stdout.split(chr(10))).strip('; ')}")
+                    f"{'; '.join(done.stdout.splitlines())}")
 
     nvidia.hold_once(on, held, 2 if on.quick else ALONE_HELD, look)
     (_, begin), (ends, end) = seen
@@ -556,7 +552,7 @@ def hold_beyond_timeout(on, programs, ranks):
     for command in commands:
         nvidia.wait_suspended(command)
     begun = nvidia.now()
-    time.sleep(1)  # The others end the step in which they are.
+    nvidia.wait_until(lambda: all(load.still_since() for load in training.loads), nvidia.PATIENCE, "stop of all ranks")
     before = [load.counts() for load in training.loads]
     wait_ended(HELD_BEYOND)
     on.require("steps of ranks during a hold", sum(sum(load.counts()) for load in training.loads) - sum(map(sum, before)))

@@ -243,6 +243,16 @@ def llm(on):
                profile if measured else "h100")
 
 
+def run_lab(on, *options):
+    """The rows of `sluice lab` with one setting; none if it fails."""
+    file = on.scratch / "lab.json"
+    done = on.run("lab", *options, "--json", file)
+    if done.returncode != 0:
+        on.note(f"sluice lab ended with code {done.returncode}: {nvidia.last_line(done.stderr)}")
+        return []
+    return json.loads(file.read_text(encoding="utf-8"))["settings"][0]["contenders"]
+
+
 def in_lab(on, load, server, targets, profile):
     """Figures of the same arrivals in `sluice lab`, with the costs that were measured here."""
     prefill, decode = (server.described[key] for key in ("prefill_us", "decode_us"))
@@ -251,18 +261,13 @@ def in_lab(on, load, server, targets, profile):
     step = max(0, decode[str(least)] - least * token)
     policies = {"fixed_timeslice": "fixed_timeslice:slice=1ms",
                 "slo": f"slo:{targets},suspend_cost=1ms,resume_cost=1ms", "pointer_polling": "pointer_polling"}
-    file = on.scratch / "lab.json"
     # The kernels of trainer.py are about this long.
-    done = on.run("lab", "--arrivals", "trace", "--trace", on.out / f"llm-{100 * load:.0f}.csv",
+    rows = run_lab(on, "--arrivals", "trace", "--trace", on.out / f"llm-{100 * load:.0f}.csv",
                   "--profile", profile, "--service",
                   f"continuous:prefill_rate={1e6 * llm_loop.MOST_PROMPT / prefill[str(llm_loop.MOST_PROMPT)]:.0f},"
                   f"decode_token={1e3 * token:.0f}ns,decode_step={1e3 * step:.0f}ns,largest_batch={llm_loop.SLOTS}",
                   "--offline", "train:kernel_low=50us,kernel_high=1ms,queues=1",
-                  *(part for policy in policies.values() for part in ("--policy", policy)), "--json", file)
-    if done.returncode != 0:
-        on.note(f"sluice lab ended with code {done.returncode}: {nvidia.last_line(done.stderr)}")
-        return
-    rows = json.loads(file.read_text(encoding="utf-8"))["settings"][0]["contenders"]
+                  *(part for policy in policies.values() for part in ("--policy", policy)))
     names = {"online alone": "alone", "no scheduler": "beside", **{policy: mode for mode, policy in policies.items()}}
     for row in rows:
         mode = names.get(row["name"])

@@ -1201,13 +1201,11 @@ PARTS = {each.__name__.replace("_", "-"): each for each in (
     doctor, queues, hold, cost.cost, faults.faults, faults.faults_long, several, seeing,
     serving, serving_eager, serving_long, serving_short,
     lossless.lossless, lossless.checksum, accept, llm.llm,  # llm uses the profile that accept writes.
-    torch_server.torch_server, film.film, rivals.rivals, gang.gang, gang.gang_held,
-    gang.gang_serving)}
+    torch_server.torch_server, film.film, rivals.rivals, gang.gang, gang.gang_held, gang.gang_serving)}
 
 
 NEED_PYTORCH = {"queues", "hold", "seeing", "serving", "serving-eager", "serving-long", "lossless", "llm",
-                "torch-server", "film", "rivals", "gang",
-                "gang-held", "gang-serving"}
+                "torch-server", "film", "rivals", "gang", "gang-held", "gang-serving"}
 
 
 class OutOfTime(BaseException):
