@@ -195,10 +195,13 @@ class world {
     return suspended(who) == (outlives_agent(with_.how) ? computing_channels : 1);
   }
   bool all_held(const std::vector<const process*>& some) const {
-    return eventually(patience, [&] {
-      return std::all_of(some.begin(), some.end(),
-                         [&](const process* one) { return is_held(*one); });
-    });
+    const auto held = [&](const process* one) { return is_held(*one); };
+    if (eventually(patience, [&] { return std::all_of(some.begin(), some.end(), held); }))
+      return true;
+    for (const process* each : some)
+      std::printf("  process %d has %llu suspended queues\n", (*each)->pid(),
+                  static_cast<unsigned long long>(suspended(*each)));
+    return false;
   }
   /// How often each of them was suspended.
   std::vector<std::uint64_t> suspends(const std::vector<const process*>& some) const {
