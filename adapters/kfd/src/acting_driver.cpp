@@ -130,7 +130,7 @@ class kfd_acting_driver final : public agent::acting_driver {
 
   bool outlives_agent() const noexcept override { return criu_pause_; }
   result<void> release(const hold& what, const message_sink& say) override {
-    return release_pause(device_path_, what, say);
+    return release_pause(device_path_, sysfs_, what, say);
   }
   result<void> release_everything(const message_sink& say) override {
     if (::access(device_path_.c_str(), F_OK) != 0) {

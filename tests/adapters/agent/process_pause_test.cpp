@@ -466,6 +466,19 @@ TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
   EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); }));
 }
 
+TEST_F(ProcessPause, EndsWhenTheTargetThatTheDeadAgentPausedRunsAnotherProgram) {
+  child_process& host = paused_by_another();
+  const pid_t agent = agent_pid();
+  const pid_t guardian = guardian_of(agent);
+  host.signal(SIGSTOP);
+  ::kill(guardian, SIGSTOP);
+  ::kill(agent, SIGKILL);
+  target_->tell('x');
+  EXPECT_TRUE(eventually(soon, [&] { return command_of(target_->pid()) == "sleep"; }));
+  ::kill(guardian, SIGCONT);
+  EXPECT_TRUE(eventually(soon, [&] { return is_gone(guardian); }));
+}
+
 TEST_F(ProcessPause, IsUndoneWhenTheAgentIsKilledInTheMidstOfPausing) {
   backend_loop& loop = attached();
   control("delay CRIU_OP:PROCESS_INFO 1s");

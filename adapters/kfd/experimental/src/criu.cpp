@@ -45,6 +45,14 @@ bool named_like(const std::string& link, std::string_view path) {
   return name.substr(name.rfind('/') + 1) == path.substr(path.rfind('/') + 1);
 }
 
+/// Whether the driver has nothing of the process: it is not among those that the driver lists.
+bool is_unknown(pid_t pid, const std::string& sysfs) {
+  const std::string processes = sysfs + "/proc";
+  struct stat ignored {};
+  return ::stat((processes + "/" + std::to_string(pid)).c_str(), &ignored) != 0 &&
+         errno == ENOENT && ::stat(processes.c_str(), &ignored) == 0;
+}
+
 }  // namespace
 
 int criu_pause(int device) noexcept { return criu_call(device, uapi::KFD_CRIU_OP_PROCESS_INFO); }
@@ -91,7 +99,8 @@ result<device_of_target> take_device(const std::string& path, const tracee& targ
                 " cannot be used: " + boost::system::system_category().message(refused));
 }
 
-result<void> release_pause(const std::string& path, const hold& what, const message_sink& say) {
+result<void> release_pause(const std::string& path, const std::string& sysfs, const hold& what,
+                           const message_sink& say) {
   result<void> answer = errc::unknown_target;
   const auto act = [&] {
     const auto seized = tracee::seize(what.pid, what.start_time, say);
@@ -102,6 +111,8 @@ result<void> release_pause(const std::string& path, const hold& what, const mess
     }
     const auto taken = take_device(path, **seized, say);
     answer = taken ? result<void>{} : result<void>{taken.error()};
+    // Its queues went with the program that it was before an exec.
+    if (!taken && is_unknown(what.pid, sysfs)) answer = errc::unknown_target;
   };
   try {
     // With its end the kernel lets go of the process.

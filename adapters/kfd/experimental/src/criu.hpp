@@ -38,7 +38,9 @@ result<device_of_target> take_device(const std::string& path, const tracee& targ
 /// Undoes the pause of a process whose agent is gone, whatever had become of it: as
 /// agent::acting_driver::release(). Traces the process for a moment, on a thread of its own, and
 /// blocks until that has ended.
-[[nodiscard]] result<void> release_pause(const std::string& path, const hold& what,
-                                         const message_sink& say);
+/// \param sysfs the driver's tree, which shows whether the driver knows the process: after an exec
+///              it does not, and nothing is paused.
+[[nodiscard]] result<void> release_pause(const std::string& path, const std::string& sysfs,
+                                         const hold& what, const message_sink& say);
 
 }  // namespace sluice::kfd
