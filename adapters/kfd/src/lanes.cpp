@@ -374,7 +374,7 @@ class node_lanes final : public lanes {
   lane* find(process_id target) const noexcept { return lanes_.find(target); }
 
   bool take(report& out) {
-    if (batching_ && !commands_.usable()) fall_back();
+    if (batching_ && commands_.given_up()) fall_back();
     if (!remaps_.empty()) send_remaps();
     if (!to_mark_.empty()) send_marks();
     if (!pending_.empty()) {

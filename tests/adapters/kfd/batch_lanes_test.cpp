@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -22,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "sluice/kfd/lanes.hpp"
@@ -33,6 +35,7 @@ using namespace std::chrono_literals;
 using test::eventually;
 using test::offline_target;
 using test::patience;
+using ::testing::HasSubstr;
 
 /// A device with lanes, and what they reported.
 class acting_lanes {
@@ -42,13 +45,22 @@ class acting_lanes {
 
   void open(std::function<bool(pid_t, std::uint64_t)> admits = {}) {
     node_ = *device::open(device_.roots().device, messages_to_stderr());
-    lanes_ = *lanes::create(*node_, {.admits = std::move(admits)});
+    lanes_ = *lanes::create(*node_, {.admits = std::move(admits), .say = [this](auto sentence) {
+                                       const std::scoped_lock held{mutex_};
+                                       said_.append(sentence) += '\n';
+                                       to_stderr_(sentence);
+                                     }});
+  }
+  std::string said() {
+    const std::scoped_lock held{mutex_};
+    return said_;
   }
   void command(const std::string& line) const {
     std::ofstream control{device_.root() + "/sim/control"};
     control << line << std::endl;
     ASSERT_TRUE(control.good()) << line;
   }
+  void kill_device() const { ::kill(device_.pid(), SIGKILL); }
   roots where() const { return device_.roots(); }
   lanes& operator*() { return *lanes_; }
   lanes* operator->() { return lanes_.get(); }
@@ -83,6 +95,9 @@ class acting_lanes {
 
  private:
   test::simulated_device device_;
+  std::mutex mutex_;
+  std::string said_;
+  const message_sink to_stderr_ = messages_to_stderr();
   std::unique_ptr<device> node_;
   std::unique_ptr<lanes> lanes_;
   std::uint64_t last_id_ = 0;
@@ -272,6 +287,27 @@ TEST(BatchLanes, WhatComesWhileTheyAreGivenUpWaitsForTheFallBack) {
   ASSERT_TRUE(acting.hears(report_kind::completed, 2));
   EXPECT_EQ(acting.last.result.outcomes[0], outcome::done);
   EXPECT_TRUE(second.stands_still());
+}
+
+TEST(BatchLanes, SayWhatRunsOnlyAfterTheDriverHasAnswered) {
+  acting_lanes acting("mi300x-batch");
+  offline_target target(acting.where());
+  ASSERT_TRUE(target.says('r'));
+  acting.open();
+  acting.attach(1, target);
+  acting.command("answer BATCH_UNMAP_QUEUES EIO");
+  acting.command("delay FAST_REMAP 20s");
+  ASSERT_TRUE(acting.submit(1, command_kind::suspend));
+  ASSERT_TRUE(eventually(patience, [] {
+    return test::any_thread_is_in_ioctl(::getpid(), uapi::AMDKFD_IOC_FAST_REMAP);
+  }));
+  while (acting->next(acting.last)) {
+  }
+  EXPECT_EQ(acting.said(), "");
+  acting.kill_device();
+  EXPECT_TRUE(acting.hears(report_kind::completed, 1));
+  EXPECT_TRUE(acting->stranded());
+  EXPECT_THAT(acting.said(), HasSubstr("stay suspended until this program exits"));
 }
 
 TEST(BatchLanes, AQueueUnderANumberUsedAgainRunsAsItIsSaidTo) {

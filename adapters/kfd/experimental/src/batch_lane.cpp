@@ -87,6 +87,7 @@ void batch_commands::give_up(const error_code& why) noexcept {
   if (!node_.call(uapi::AMDKFD_IOC_FAST_REMAP, &everything)) {
     stranded_.store(true, std::memory_order_release);
   }
+  given_up_.store(true, std::memory_order_release);
 }
 
 void batch_commands::release(target_holds& whose) noexcept {

@@ -43,6 +43,8 @@ class batch_commands {
   /// A call was refused for no known reason: maps everything that this process holds, and the
   /// commands are not used again. When even that is refused, stranded() is true.
   void give_up(const error_code& why) noexcept;
+  /// Returns whether give_up() is done: only then stranded() tells.
+  bool given_up() const noexcept { return given_up_.load(std::memory_order_acquire); }
   /// Nothing but the end of this process maps what it holds.
   bool stranded() const noexcept { return stranded_.load(std::memory_order_acquire); }
   /// errno of the call that ended their use.
@@ -56,6 +58,7 @@ class batch_commands {
  private:
   const device& node_;
   std::atomic<bool> usable_{false};
+  std::atomic<bool> given_up_{false};
   std::atomic<bool> stranded_{false};
   std::atomic<int> reason_{0};
 };
