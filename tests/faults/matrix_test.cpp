@@ -225,8 +225,7 @@ class matrix_try {
   }
 
   bool victim_dumps_core() const {
-    std::ifstream status("/proc/" + std::to_string(victim()->pid()) + "/status");
-    const std::string text{std::istreambuf_iterator<char>(status), {}};
+    const std::string text = read_file("/proc/" + std::to_string(victim()->pid()) + "/status");
     return text.find("\nCoreDumping:\t1") != text.npos;
   }
 

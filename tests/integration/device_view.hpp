@@ -2,13 +2,13 @@
 /// \file
 /// What the simulated device says of a process: sim/stats.json of its directory.
 
+#include "simulated_device.hpp"
+
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -50,10 +50,7 @@ class device_view {
   }
 
   /// All of it, as JSON.
-  std::string text() const {
-    std::ifstream file(path_);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string text() const { return read_file(path_); }
 
   /// A number of the (first) GPU.
   std::uint64_t gpu_count(const std::string& key) const {

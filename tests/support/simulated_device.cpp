@@ -16,11 +16,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
+
+#include "sluice/os/whole_file.hpp"
 
 namespace sluice::test {
 
@@ -165,9 +166,11 @@ std::optional<int> simulated_device::wait(std::chrono::milliseconds deadline) {
   return status_;
 }
 
+// Not by a stream's iterators: those throw when a process ends while its file in /proc is read.
 std::string read_file(const std::string& path) {
-  std::ifstream file{path};
-  return {std::istreambuf_iterator<char>{file}, {}};
+  constexpr std::size_t most = 64U << 20U;
+  const auto text = read_whole_file(path, most);
+  return text ? *text : std::string{};
 }
 
 }  // namespace sluice::test
