@@ -263,11 +263,11 @@ def in_lab(on, load, server, targets, profile):
                 "slo": f"slo:{targets},suspend_cost=1ms,resume_cost=1ms", "pointer_polling": "pointer_polling"}
     # The kernels of trainer.py are about this long.
     rows = run_lab(on, "--arrivals", "trace", "--trace", on.out / f"llm-{100 * load:.0f}.csv",
-                  "--profile", profile, "--service",
-                  f"continuous:prefill_rate={1e6 * llm_loop.MOST_PROMPT / prefill[str(llm_loop.MOST_PROMPT)]:.0f},"
-                  f"decode_token={1e3 * token:.0f}ns,decode_step={1e3 * step:.0f}ns,largest_batch={llm_loop.SLOTS}",
-                  "--offline", "train:kernel_low=50us,kernel_high=1ms,queues=1",
-                  *(part for policy in policies.values() for part in ("--policy", policy)))
+                   "--profile", profile, "--service",
+                   f"continuous:prefill_rate={1e6 * llm_loop.MOST_PROMPT / prefill[str(llm_loop.MOST_PROMPT)]:.0f},"
+                   f"decode_token={1e3 * token:.0f}ns,decode_step={1e3 * step:.0f}ns,largest_batch={llm_loop.SLOTS}",
+                   "--offline", "train:kernel_low=50us,kernel_high=1ms,queues=1",
+                   *(part for policy in policies.values() for part in ("--policy", policy)))
     names = {"online alone": "alone", "no scheduler": "beside", **{policy: mode for mode, policy in policies.items()}}
     for row in rows:
         mode = names.get(row["name"])

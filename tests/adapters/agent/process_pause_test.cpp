@@ -193,6 +193,16 @@ class ProcessPause : public ::testing::Test {
     if (!host_->says("paused", 20s)) throw std::runtime_error("the target was not paused");
     return *host_;
   }
+  /// Leaves it paused by an agent that is dead. \return the guardian, which is stopped.
+  pid_t paused_by_the_dead() {
+    child_process& host = paused_by_another();
+    const pid_t agent = agent_pid();
+    const pid_t guardian = guardian_of(agent);
+    host.signal(SIGSTOP);
+    ::kill(guardian, SIGSTOP);
+    ::kill(agent, SIGKILL);
+    return guardian;
+  }
 
   test::simulated_device device_;
   std::unique_ptr<offline_target> target_;
@@ -443,12 +453,7 @@ TEST_F(ProcessPause, EndsWithTheTarget) {
 }
 
 TEST_F(ProcessPause, EndsWithTheTargetThatTheDeadAgentPaused) {
-  child_process& host = paused_by_another();
-  const pid_t agent = agent_pid();
-  const pid_t guardian = guardian_of(agent);
-  host.signal(SIGSTOP);
-  ::kill(guardian, SIGSTOP);
-  ::kill(agent, SIGKILL);
+  const pid_t guardian = paused_by_the_dead();
   ::kill(target_->pid(), SIGKILL);
   ASSERT_TRUE(target_->process().status());
   ::kill(guardian, SIGCONT);
@@ -467,12 +472,7 @@ TEST_F(ProcessPause, EndsWhenTheTargetRunsAnotherProgram) {
 }
 
 TEST_F(ProcessPause, EndsWhenTheTargetThatTheDeadAgentPausedRunsAnotherProgram) {
-  child_process& host = paused_by_another();
-  const pid_t agent = agent_pid();
-  const pid_t guardian = guardian_of(agent);
-  host.signal(SIGSTOP);
-  ::kill(guardian, SIGSTOP);
-  ::kill(agent, SIGKILL);
+  const pid_t guardian = paused_by_the_dead();
   target_->tell('x');
   EXPECT_TRUE(eventually(soon, [&] { return command_of(target_->pid()) == "sleep"; }));
   ::kill(guardian, SIGCONT);
