@@ -655,6 +655,11 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     later = {**results("H200", "2026-01-03T00:00:00+00:00", "hold", two, "failed"), "sluice": "def"}
     done, rows = report(folder, full, later)
     check("H200: part hold: failed (quick)" in done.stdout, f"a failure of a later revision: {done}")
+    missed = {"name": "p50", "unit": "us", "limit": 5, "value": 7, "kept": False}
+    later = {**results("H200", "2026-01-03T00:00:00+00:00", "hold", two, bounds=[missed]), "sluice": "def"}
+    done, rows = report(folder, full, later)
+    check(rows.get("part hold") == ["passed", "passed (quick)"] and "MISSED" not in done.stdout,
+          f"bounds of a quick run of a later revision: {done}")
     # Rows without latencies are in the table, too.
     served = results("H200", "2026-01-01T00:00:00+00:00", "serving", {"serving: 10 %, slo: p50 / p90 / p99 / max": {
         "values": [1, 2, 3, 4], "unit": "us"}})

@@ -39,8 +39,8 @@ def figures(part):
 
 class Results:
     """Of several files. A column is a GPU model, driver and revision of sluice. Of a part in a column, the newest result
-    counts, but one with --quick only if there is no full one. A part that was skipped does not replace one that was
-    not."""
+    counts, but one with --quick only if there is no full one. Among the columns of a GPU model, one with --quick
+    replaces a full one only if it failed. A part that was skipped does not replace one that was not."""
 
     def __init__(self, files):
         documents = []
@@ -56,19 +56,21 @@ class Results:
         documents.sort(key=lambda each: each[0])
         self.columns = sorted({column for _, column, _, _ in documents})
         self.rows = {}  # Texts by column, by name.
-        self.parts = {}  # The newest result of each part, by GPU model.
+        self.parts = {}  # The result of each part that counts, by GPU model.
         for date, column, parts, quick in documents:
             self.rows.setdefault("date", {})[column] = date[:10]
             for name, part in parts.items():
                 old = self.parts.get(column[0], {}).get(name)
-                if quick and old and old["column"] == column and not old["quick"]:
-                    continue  # The full one counts.
+                full = quick and old and not old["quick"]  # The old one counts, if this one shows nothing worse.
+                if full and old["column"] == column:
+                    continue
                 if part["outcome"] == "skipped" and old:
                     continue  # Such as `gang`, on a machine with fewer GPUs.
                 text = part["outcome"] + (" (quick)" if quick else "")
                 self.rows.setdefault(f"part {name}", {})[column] = text
-                self.parts.setdefault(column[0], {})[name] = {**part, "text": text, "column": column, "date": date[:10],
-                                                                  "quick": quick}
+                if not full or part["outcome"] == "failed":
+                    self.parts.setdefault(column[0], {})[name] = {**part, "text": text, "column": column,
+                                                                  "date": date[:10], "quick": quick}
                 for figure, text in figures(part):
                     self.rows.setdefault(figure, {})[column] = text
 
