@@ -12,7 +12,7 @@
 // | `stays` | while it is traced does not exit |
 // | `differs` | while it is traced ends with 7 instead of failing an assertion |
 // | `stops` | ends nothing any more once it was traced and is not |
-// | several words | once it is traced, and at a fault then, tells them the device's control file |
+// | several words | once it was suspended, and at a fault while traced, puts them into `control` |
 //
 // BAD_VICTIM_LEAVES: what is written to the control file 20 ms after the victim has ended, however
 // it ends: by then who killed it has seen that it is gone.
@@ -25,6 +25,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 namespace {
@@ -39,9 +40,21 @@ bool traced() {
   return false;
 }
 
+std::string file_of_device(const char* name) {
+  return std::string{std::getenv("SLUICE_SIM_ROOT")} + "/sim/" + name;
+}
+
+bool was_suspended() {
+  std::ifstream file{file_of_device("stats.json")};
+  const std::string all{std::istreambuf_iterator<char>{file}, {}};
+  const std::string key = "\"queue_suspends\":";
+  const auto own = all.rfind("\"pid\":" + std::to_string(::getpid()) + ",");
+  const auto count = own == all.npos ? own : all.find(key, own);
+  return count != all.npos && all.at(count + key.size()) != '0';
+}
+
 void inject(const std::string& line) {
-  const char* const root = std::getenv("SLUICE_SIM_ROOT");
-  std::ofstream{std::string{root} + "/sim/control"} << line << std::endl;
+  std::ofstream{file_of_device("control")} << line << std::endl;
 }
 
 /// Before the device is opened: whoever has that counts as one who uses it.
@@ -108,8 +121,8 @@ class bad_work final : public sim_work {
       over_ = true;
     }
     if (!injects()) return;
-    // While it is being attached to the device has other calls to fail.
-    std::this_thread::sleep_for(20ms);
+    // An attach has other calls that could fail.
+    while (!was_suspended()) std::this_thread::sleep_for(1ms);
     inject(how_);
   }
   bool injects() const { return how_.find(' ') != how_.npos; }
