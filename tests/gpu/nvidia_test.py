@@ -635,6 +635,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     check(nvidia.of_driver([*lines, "[2] usb"]) == lines, "lines about all GPUs")
     one = {"hold: p50": {"values": [0.6, 1.5], "unit": "ms"}}
     two = {"hold: p50": {"values": [7], "unit": "ms"}}
+    three = {"hold: p90": {"values": [8], "unit": "ms"}}
     done, rows = report(folder, results("H100", "2026-01-02T00:00:00+00:00", "hold", two, "failed"),
                         results("H200", "2026-01-01T00:00:00+00:00", "hold", one))
     check(done.returncode == 1 and len(rows[""]) == 2, f"two models of GPUs: {done}")
@@ -655,11 +656,19 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     later = {**results("H200", "2026-01-03T00:00:00+00:00", "hold", two, "failed"), "sluice": "def"}
     done, rows = report(folder, full, later)
     check("H200: part hold: failed (quick)" in done.stdout, f"a failure of a later revision: {done}")
+    done, rows = report(folder, full, {**later, "sluice": "abc"})
+    check("H200: part hold: failed (quick)" in done.stdout, f"a later failure of the same revision: {done}")
     missed = {"name": "p50", "unit": "us", "limit": 5, "value": 7, "kept": False}
-    later = {**results("H200", "2026-01-03T00:00:00+00:00", "hold", two, bounds=[missed]), "sluice": "def"}
-    done, rows = report(folder, full, later)
+    latest = {**results("H200", "2026-01-04T00:00:00+00:00", "hold", two, bounds=[missed]), "sluice": "def"}
+    done, rows = report(folder, full, latest)
     check(rows.get("part hold") == ["passed", "passed (quick)"] and "MISSED" not in done.stdout,
           f"bounds of a quick run of a later revision: {done}")
+    full_missed = results("H200", "2026-01-01T00:00:00+00:00", "hold", one, bounds=[missed])
+    done, rows = report(folder, {**full_missed, "quick": False}, later, latest)
+    check("MISSED: p50" in done.stdout and "failed (quick)" not in done.stdout, f"a failure that was mended: {done}")
+    done, rows = report(folder, {**full, "parts": {"hold": {**full["parts"]["hold"], "figures": {**one, **three}}}},
+                        {**full, "date": "2026-01-02T00:00:00+00:00"})
+    check(rows.get("hold: p50") and "hold: p90" not in rows, f"a figure that the newer result lacks: {done}")
     # Rows without latencies are in the table, too.
     served = results("H200", "2026-01-01T00:00:00+00:00", "serving", {"serving: 10 %, slo: p50 / p90 / p99 / max": {
         "values": [1, 2, 3, 4], "unit": "us"}})

@@ -37,10 +37,16 @@ def figures(part):
             yield f"llm: {100 * case['load']:g} %, {case['mode']}: first token, p50 / p99", "overloaded"
 
 
+def that_counts(runs):
+    """Of the results of a part, oldest first, the newest one. One with --quick counts only if it failed or if there is no
+    full one, and one that was skipped only if there is no other one."""
+    tried = [each for each in runs if each["outcome"] != "skipped"] or runs
+    full = [each for each in tried if not each["quick"]]
+    return full[-1] if full and tried[-1]["outcome"] != "failed" else tried[-1]
+
+
 class Results:
-    """Of several files. A column is a GPU model, driver and revision of sluice. Of a part in a column, the newest result
-    counts, but one with --quick only if there is no full one. Among the columns of a GPU model, one with --quick
-    replaces a full one only if it failed. A part that was skipped does not replace one that was not."""
+    """Of several files. A column is a GPU model, driver and revision of sluice."""
 
     def __init__(self, files):
         documents = []
@@ -55,24 +61,28 @@ class Results:
                 raise ValueError(f"{name} is not a file of results: {error!r}") from error
         documents.sort(key=lambda each: each[0])
         self.columns = sorted({column for _, column, _, _ in documents})
-        self.rows = {}  # Texts by column, by name.
-        self.parts = {}  # The result of each part that counts, by GPU model.
+        self.rows = {"date": {}} if documents else {}  # Texts by column, by name.
+        runs = {}  # Of each part, by name: oldest first.
         for date, column, parts, quick in documents:
-            self.rows.setdefault("date", {})[column] = date[:10]
+            self.rows["date"][column] = date[:10]
             for name, part in parts.items():
-                old = self.parts.get(column[0], {}).get(name)
-                full = quick and old and not old["quick"]  # The old one counts, if this one shows nothing worse.
-                if full and old["column"] == column:
-                    continue
-                if part["outcome"] == "skipped" and old:
-                    continue  # Such as `gang`, on a machine with fewer GPUs.
                 text = part["outcome"] + (" (quick)" if quick else "")
-                self.rows.setdefault(f"part {name}", {})[column] = text
-                if not full or part["outcome"] == "failed":
-                    self.parts.setdefault(column[0], {})[name] = {**part, "text": text, "column": column,
-                                                                  "date": date[:10], "quick": quick}
-                for figure, text in figures(part):
-                    self.rows.setdefault(figure, {})[column] = text
+                runs.setdefault(name, []).append({**part, "text": text, "column": column, "date": date[:10], "quick": quick})
+        self.parts = {}  # The result of each part that counts, by GPU model.
+        for name, all_runs in runs.items():
+            for column in self.columns:
+                own = [each for each in all_runs if each["column"] == column]
+                if own:
+                    self.show(name, column, that_counts(own))
+            for gpu in {column[0] for column in self.columns}:
+                own = [each for each in all_runs if each["column"][0] == gpu]
+                if own:
+                    self.parts.setdefault(gpu, {})[name] = that_counts(own)
+
+    def show(self, name, column, part):
+        self.rows.setdefault(f"part {name}", {})[column] = part["text"]
+        for figure, text in figures(part):
+            self.rows.setdefault(figure, {})[column] = text
 
     def lacking(self, names):
         """Sentences about what is missing or missed, for each GPU model. names: of all parts."""
