@@ -30,13 +30,17 @@ constexpr duration least_between_looks = 50ms;
 /// and the next one goes on. Once the last whole look is this old, it does not end early: a process
 /// may make channels while it is suspended.
 constexpr duration longest_without_look = look_every * tick + tick / 2;
-/// How old the list of users may be at a tick, which lanes share, and before a suspend.
-constexpr duration age_at_tick = tick / 2;
-constexpr duration age_at_suspend = tick + age_at_tick;
+/// How old the list of users may be at least: at a tick, and after a suspend. Lanes and targets
+/// that are suspended together share it.
+constexpr duration least_age_at_tick = tick / 2;
+constexpr duration least_age_at_look = 5ms;
+/// The more processes a node has, the longer a list takes. So it is as much older as lets ticks
+/// take 0.5 % of a core for it, and suspends 5 %.
+constexpr int ticks_for_list = 200;
+constexpr int looks_for_list = 20;
+constexpr duration most_age = 1s;
 /// Until a look that ended early goes on: orders to suspend and to resume follow each other.
 constexpr duration rest_after_stop = 2ms;
-/// After a suspend. Targets that are suspended together share it.
-constexpr duration age_at_look = 5ms;
 /// Of a process's memory, in one look. It ends early when an order comes.
 constexpr duration longest_search = 50ms;
 /// Between two such looks.
@@ -99,14 +103,25 @@ result<std::vector<queue_info>> nvidia_target::refresh() {
   const bool is_behind_suspend = std::exchange(is_behind_suspend_, false);
   const bool only_sharers = std::exchange(only_sharers_, false);
   if (only_sharers && !is_behind_suspend && ticks_ % look_every != 0)
-    return known_queues(age_at_look);
+    return known_queues(age_at_look());
   const bool is_early = is_behind_suspend && clock::now() - looked_ < least_between_looks;
   if (is_early) ticks_ = look_every;  // The next tick looks.
   if (is_early || ticks_++ % look_every != 0)
-    return known_queues(is_early ? age_at_look : age_at_tick);
+    return known_queues(is_early ? age_at_look() : age_at_tick());
   auto queues = read();
   if (!refused_.empty()) host_.say(refused_ + "; sluice does not suspend it any more");
   return queues;
+}
+
+duration nvidia_target::age_at_tick() const {
+  return std::clamp(ticks_for_list * users_.cost(), least_age_at_tick, most_age);
+}
+
+/// Ticks keep the list so new that suspends rarely wait for one.
+duration nvidia_target::age_at_suspend() const { return tick + age_at_tick(); }
+
+duration nvidia_target::age_at_look() const {
+  return std::clamp(looks_for_list * users_.cost(), least_age_at_look, most_age);
 }
 
 /// Without a look at the process, only at who shares its clients.
@@ -134,7 +149,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
     is_in_parts_ = true;
     if (!arm(timer_, clients_->is_searching() ? rest_in_search : rest_after_stop))
       return last_system_error();
-    return known_queues(age_at_tick);
+    return known_queues(age_at_tick());
   }
   looked_ = clock::now();
   if (std::exchange(is_in_parts_, false)) ticks_ = look_every;
@@ -150,7 +165,7 @@ result<std::vector<queue_info>> nvidia_target::read() {
   if (const std::string why = clients_->not_understood(); !why.empty()) return refuse(why);
   users_seen_.reset();  // The process may have other descriptors than before.
   kinship_ = kinship_of(pid_);
-  see_sharers(acts() ? age_at_look : age_at_tick);
+  see_sharers(acts() ? age_at_look() : age_at_tick());
   // Whether it may be managed is asked before each suspend: the host names one process after the
   // other as offline.
   if (acts() && !sharers_are_offline()) return errc::not_managed;
@@ -279,7 +294,7 @@ int nvidia_target::act(command_kind what, gpu_id gpu, std::span<const driver_que
                        std::span<outcome> outcomes) {
   drop_closed();
   if (what == command_kind::resume) return resume(gpu, queues, outcomes);
-  if (!find_sharers(age_at_suspend) || !sharers_are_offline()) return EPERM;
+  if (!find_sharers(age_at_suspend()) || !sharers_are_offline()) return EPERM;
   // Channels and sharers may have come since the last look.
   const int error = suspend(gpu, queues, outcomes);
   ticks_ = 0;
@@ -415,7 +430,7 @@ result<void> nvidia_target::set_quantum(gpu_id gpu, duration length) {
   };
   const auto wanted = static_cast<std::uint64_t>(length / 1us);
   quanta_.erase(gpu);
-  if (wanted != 0 && (!find_sharers(age_at_suspend) || !sharers_are_offline())) {
+  if (wanted != 0 && (!find_sharers(age_at_suspend()) || !sharers_are_offline())) {
     (void)restore_slices(gpu);  // Else the next look ends the management.
     return error_code{EPERM, boost::system::system_category()};
   }

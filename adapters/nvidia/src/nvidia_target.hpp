@@ -61,6 +61,9 @@ class nvidia_target final : public agent::lane_target {
 
   /// What open() and refresh() have in common.
   result<std::vector<queue_info>> read();
+  [[nodiscard]] duration age_at_tick() const;
+  [[nodiscard]] duration age_at_suspend() const;
+  [[nodiscard]] duration age_at_look() const;
   result<std::vector<queue_info>> known_queues(duration age);
   /// As user_list::now(). \return false if they cannot be listed now, or it stopped.
   bool find_sharers(duration age, const stop_function& stops = {});

@@ -208,6 +208,49 @@ TEST_F(DeviceUsers, AreNotThoseOfAnEarlierProcessWithThatPid) {
   }
 }
 
+// Lists of all processes take longer than the share of the time that they may take, so they have
+// their turns one after the other.
+TEST_F(DeviceUsers, AreSeenInManyProcessesThatKeepTheirNumberOfDescriptors) {
+  constexpr int processes = 40;
+  constexpr int descriptors = 40;
+  user_list users{device_file::at(path_).value()};
+  int begin[2];
+  int done[2];
+  ASSERT_EQ(::pipe(begin), 0);
+  ASSERT_EQ(::pipe(done), 0);
+  std::vector<pid_t> all;
+  for (int each = 0; each < processes; ++each) {
+    all.push_back(::fork());
+    if (all.back() != 0) continue;
+    ::close(begin[1]);
+    int spare = -1;
+    for (int i = 0; i < descriptors; ++i) spare = ::open("/dev/null", O_RDONLY);
+    (void)!::write(done[1], "r", 1);
+    char order = 0;
+    (void)!::read(begin[0], &order, 1);
+    ::dup2(own_.get(), spare);
+    (void)!::write(done[1], "d", 1);
+    for (;;) ::pause();
+  }
+  const auto wait = [&] {
+    char answer = 0;
+    for (int each = 0; each < processes; ++each) EXPECT_EQ(::read(done[0], &answer, 1), 1);
+  };
+  const auto seen = [&] {
+    return std::ranges::count_if(*users.now(0s), [&](const remote_fd& each) {
+      return std::ranges::find(all, each.pid) != all.end();
+    });
+  };
+  wait();
+  EXPECT_EQ(seen(), processes);
+  ::close(begin[1]);
+  wait();
+  EXPECT_TRUE(test::eventually(test::patience, [&] { return seen() == 2 * processes; })) << seen();
+  for (const int each : {begin[0], done[0], done[1]}) ::close(each);
+  for (const pid_t each : all) ::kill(each, SIGKILL);
+  for (const pid_t each : all) ::waitpid(each, nullptr, 0);
+}
+
 TEST_F(DeviceUsers, TellsOpenFilesApart) {
   EXPECT_TRUE(is_same_file(own_.get(), {child_, own_.get()}));
   EXPECT_FALSE(is_same_file(own_.get(), {child_, another_}));
