@@ -118,21 +118,20 @@ class Case:
         self.on, self.server, self.training, self.plans = on, server, training, plans
         self.targets = {}  # By load: policy of `slo`.
 
-    def daemon(self, mode, load):
-        if mode == "fixed_timeslice":
-            return nvidia.Daemon(self.on, slice_="1ms")
-        if mode == "slo":
-            return nvidia.Daemon(self.on, policy='name = "slo"\nsuspend_cost = "1ms"\nresume_cost = "1ms"\n'
-                                 + self.targets[load])
-        return nvidia.Daemon(self.on, policy=nvidia.POLLING) if mode == "pointer_polling" else None
+    def policies(self, load):
+        """By mode, as in a configuration."""
+        return {"fixed_timeslice": serving.HOLD.replace("100us", "1ms"),
+                "slo": 'name = "slo"\nsuspend_cost = "1ms"\nresume_cost = "1ms"\n' + self.targets[load],
+                "pointer_polling": nvidia.POLLING}
 
     def measure(self, mode, load):
         on, training = self.on, self.training
         if mode == "alone":
             training.pause()
-        daemon = self.daemon(mode, load)
+        daemon = None
         try:
-            if daemon:
+            if mode not in ("alone", "beside"):
+                daemon = nvidia.Daemon(on, policy=self.policies(load)[mode])
                 daemon.wait_attached(training)
             order = {"arrivals": str(self.plans[load]), "log": str(on.scratch / "llm.log"),
                      "limit_s": WARM_UP + SECONDS + DRAIN,
@@ -142,7 +141,7 @@ class Case:
             time.sleep(max(0, since - time.monotonic_ns()) / 1e9)
             before = training.progress()
             time.sleep(SECONDS)
-            rate = serving.rate(before, training.progress())
+            rate = serving.rate(before, training.progress(), time.monotonic_ns())
             busy = self.server.answer(DRAIN + nvidia.PATIENCE)["busy_s"]
             statistic = daemon.status()["statistics"] if daemon else None
         finally:
@@ -239,40 +238,40 @@ def llm(on):
     on.result["lab_profile"] = profile.read_text(encoding="utf-8") if measured else "h100"
     on.note("in the lab: the profile " + ("that the part accept has measured" if measured else "h100, which is built in"))
     for load in loads:
-        in_lab(on, load, server, case.targets[load].replace("\n", ",").replace(" = ", "=").replace('"', ""),
-               profile if measured else "h100")
+        in_lab(on, load, server, case.policies(load), profile if measured else "h100")
 
 
-def run_lab(on, *options):
-    """The rows of `sluice lab` with one setting; none if it fails."""
-    file = on.scratch / "lab.json"
-    done = on.run("lab", *options, "--json", file)
+def run_lab(on, policies, *options):
+    """The rows of `sluice lab` with one setting and the limits of the daemons, by mode; none if it fails. policies: by
+    mode, as in a configuration."""
+    file, configuration = on.scratch / "lab.json", on.scratch / "lab.toml"
+    configuration.write_text(f"[scheduler]\n{nvidia.LIMITS}\n", encoding="utf-8")
+    names = {"online alone": "alone", "no scheduler": "beside"}
+    for mode, policy in policies.items():
+        (_, name), *keys = (line.split(" = ") for line in policy.replace('"', "").splitlines())
+        names[f"{name}:{','.join(f'{key}={value}' for key, value in keys)}"] = mode
+    done = on.run("lab", "--config", configuration, *(part for name in list(names)[2:] for part in ("--policy", name)),
+                  *options, "--json", file)
     if done.returncode != 0:
         on.note(f"sluice lab ended with code {done.returncode}: {nvidia.last_line(done.stderr)}")
-        return []
-    return json.loads(file.read_text(encoding="utf-8"))["settings"][0]["contenders"]
+        return {}
+    rows = json.loads(file.read_text(encoding="utf-8"))["settings"][0]["contenders"]
+    return {names[row["name"]]: row for row in rows if row["name"] in names}
 
 
-def in_lab(on, load, server, targets, profile):
+def in_lab(on, load, server, policies, profile):
     """Figures of the same arrivals in `sluice lab`, with the costs that were measured here."""
     prefill, decode = (server.described[key] for key in ("prefill_us", "decode_us"))
     least, most = llm_loop.BATCHES[0], llm_loop.BATCHES[-1]
     token = max(0.001, (decode[str(most)] - decode[str(least)]) / (most - least))
     step = max(0, decode[str(least)] - least * token)
-    policies = {"fixed_timeslice": "fixed_timeslice:slice=1ms",
-                "slo": f"slo:{targets},suspend_cost=1ms,resume_cost=1ms", "pointer_polling": "pointer_polling"}
     # The kernels of trainer.py are about this long.
-    rows = run_lab(on, "--arrivals", "trace", "--trace", on.out / f"llm-{100 * load:.0f}.csv",
+    rows = run_lab(on, policies, "--arrivals", "trace", "--trace", on.out / f"llm-{100 * load:.0f}.csv",
                    "--profile", profile, "--service",
                    f"continuous:prefill_rate={1e6 * llm_loop.MOST_PROMPT / prefill[str(llm_loop.MOST_PROMPT)]:.0f},"
                    f"decode_token={1e3 * token:.0f}ns,decode_step={1e3 * step:.0f}ns,largest_batch={llm_loop.SLOTS}",
-                   "--offline", "train:kernel_low=50us,kernel_high=1ms,queues=1",
-                   *(part for policy in policies.values() for part in ("--policy", policy)))
-    names = {"online alone": "alone", "no scheduler": "beside", **{policy: mode for mode, policy in policies.items()}}
-    for row in rows:
-        mode = names.get(row["name"])
-        if not mode:
-            continue
+                   "--offline", "train:kernel_low=50us,kernel_high=1ms,queues=1")
+    for mode, row in rows.items():
         name = f"llm in the lab: {100 * load:.0f} %, {mode}"
         for what, key in (("first token", "ttft"), ("token to token", "itl")):
             on.figure(f"{name}: {what}, p50 / p99", [row[f"{key}_{part}_ms"]["mean"] for part in ("p50", "p99")], "ms")

@@ -54,6 +54,8 @@ PATIENCE = 30
 MOST_OF_LOG = 1 << 18  # Bytes of each program's log that are kept.
 # Added to each documented bound: the bounds do not include waits for a processor.
 SLACK = 1.0
+# Of each daemon: none interferes. The lab has the same.
+LIMITS = 'max_suspend = "60s"\nmax_busy = "60s"\noffline_floor = 0.0'
 # Words of a load's page, after its counters.
 GENERATION, PAUSE_WANTED, PAUSED, LAST_STEP, CONTEXTS_WANTED, CONTEXTS, CRASH_WANTED, EXIT_WANTED = range(16, 24)
 BITS, ENDED = 24, 25
@@ -356,9 +358,7 @@ cpu_latency = "{cpu_latency}"
 [scheduler]
 attach_after = "50ms"
 attach_at_latest = "200ms"
-max_suspend = "60s"
-max_busy = "60s"
-offline_floor = 0.0
+{LIMITS}
 {scheduler}
 [policy]
 {policy}

@@ -697,6 +697,8 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None)
     # Every part, and every bound.
     check_plan(folder)
     measured = check_measurement(folder)
+    check(serving.rate((0, 0), (10, 10**9), 4 * 10**9) == 2.75, "a hold at the end of a row counts as time")
+    check(serving.rate((0, 0), (10, 10**9), 1.05e9) == 10, "steps until the last one")
     check_rivals(folder)
     day = "2026-01-01T00:00:00+00:00"
     good = {"name": "p99 <1", "unit": "us", "limit": 5, "value": 4, "kept": True}

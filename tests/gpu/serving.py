@@ -347,7 +347,7 @@ class Measurement:
         self.server.play(path, log, self.spans[load] + GROWING)
         after = self.offline.progress()
         found = latencies(log.read_text(encoding="utf-8").splitlines(), due, self.server.gpu_us)
-        found["steps"] = None if mode.name == "alone" else rate(before, after)
+        found["steps"] = None if mode.name == "alone" else rate(before, after, time.monotonic_ns())
         if self.daemon:
             now = self.acted()
             found["suspends"], found["lost"] = now[0] - suspends, now[1] - lost
@@ -421,9 +421,13 @@ def warm_up(mode, load):
     return WARM_UP_LEARNING[load] if is_slo(mode) else WARM_UP if mode.marks else WARM_UP_UNMARKED
 
 
-def rate(before, after):
-    """Steps/s between two results of progress()."""
-    return 1e9 * (after[0] - before[0]) / (after[1] - before[1]) if after[1] > before[1] else 0.0
+def rate(before, after, until=None):
+    """Steps/s between two results of progress(). until: a later time, until which no other step ended."""
+    if after[1] <= before[1]:
+        return 0.0
+    steps, span = after[0] - before[0], after[1] - before[1]
+    # A hold at the end counts, too: no whole step fits into the rest.
+    return 1e9 * (min(steps / span, (steps + 1) / (until - before[1])) if until else steps / span)
 
 
 def brief(row):
