@@ -40,6 +40,8 @@ class device_file {
   /// Returns whether a descriptor of this process is one of this device.
   [[nodiscard]] bool is_open_at(int fd) const;
 
+  friend bool operator==(const device_file&, const device_file&) = default;
+
  private:
   [[nodiscard]] bool matches(const struct ::statx& about) const;
 

@@ -1,7 +1,5 @@
 #include "gpu_users.hpp"
 
-#include "device_users.hpp"
-
 #include <algorithm>
 #include <cerrno>
 #include <string>
@@ -50,11 +48,13 @@ result<std::vector<nvml_process>> gpu_users::list() {
   return all;
 }
 
-result<std::vector<nvml_process>> gpu_users::list_descriptors() const {
+result<std::vector<nvml_process>> gpu_users::list_descriptors() {
   const auto control = device_file::at(where_.device);
   if (!control) return control.error();
+  if (!users_ || users_->of() != *control) users_ = std::make_unique<user_list>(*control);
+  const auto users = users_->now(duration::zero());
   std::vector<pid_t> pids;
-  for (const remote_fd& each : list_users(*control)) pids.push_back(each.pid);
+  for (const remote_fd& each : users ? *users : list_users(*control)) pids.push_back(each.pid);
   pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
   std::vector<nvml_process> all;
   for (const gpu_information& gpu : gpus_) {

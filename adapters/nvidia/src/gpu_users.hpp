@@ -2,6 +2,7 @@
 /// \file
 /// Which processes use which GPUs, without rights over them.
 
+#include "device_users.hpp"
 #include "nvml.hpp"
 
 #include <sys/types.h>
@@ -35,10 +36,11 @@ class gpu_users {
   [[nodiscard]] const nvml* management() const noexcept { return nvml_.get(); }
 
  private:
-  result<std::vector<nvml_process>> list_descriptors() const;
+  result<std::vector<nvml_process>> list_descriptors();
 
   const roots where_;
   std::unique_ptr<nvml> nvml_;
+  std::unique_ptr<user_list> users_;  ///< Without NVML.
   std::vector<gpu_information> gpus_;
 };
 
