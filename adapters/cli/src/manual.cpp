@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "sluice/os/whole_file.hpp"
+
 namespace sluice::cli {
 
 namespace {
@@ -145,9 +147,8 @@ int write_all(const CLI::App& program, const options_of_manual& chosen) {
   for (std::size_t index = 0; index + 2 < chosen.pages.size(); index += 3) {
     const auto& page = chosen.pages[index];
     const auto dot = page.rfind('.');
-    std::ifstream file{chosen.pages[index + 1]};
-    const std::string text{std::istreambuf_iterator<char>{file}, {}};
-    if (dot == std::string::npos || text.empty()) {
+    const auto text = read_whole_file(chosen.pages[index + 1]);
+    if (dot == std::string::npos || !text || text->empty()) {
       complain(
           fmt::format("--page {}: the name has no section, or {} is empty or unreadable; expected "
                       "NAME.SECTION FILE TEXT",
@@ -156,7 +157,7 @@ int write_all(const CLI::App& program, const options_of_manual& chosen) {
     }
     if (!write(page_at(page.substr(0, dot), page.substr(dot + 1)),
                manual_page_of_text(page.substr(0, dot), page.substr(dot + 1),
-                                   chosen.pages[index + 2], text, program.version())))
+                                   chosen.pages[index + 2], *text, program.version())))
       return exit_failed;
   }
   return write(page_at(name + "-epoll", "1"), ".so man1/" + name + ".1\n") &&
