@@ -38,8 +38,8 @@ def figures(part):
 
 
 def that_counts(runs):
-    """Of the results of a part, oldest first, the newest one. One with --quick counts only if it failed or if there is no
-    full one, and one that was skipped only if there is no other one."""
+    """Of the results of a part, oldest first, the newest one. One with --quick counts only if it failed or if there is
+    no full one, and one that was skipped only if there is no other one."""
     tried = [each for each in runs if each["outcome"] != "skipped"] or runs
     full = [each for each in tried if not each["quick"]]
     return full[-1] if full and tried[-1]["outcome"] != "failed" else tried[-1]
@@ -48,7 +48,8 @@ def that_counts(runs):
 class Results:
     """Of several files. A column is a GPU model, driver and revision of sluice."""
 
-    def __init__(self, files):
+    def __init__(self, files, names):
+        """names: of all parts, in the order in which they are shown."""
         documents = []
         for name in files:
             try:
@@ -67,9 +68,12 @@ class Results:
             self.rows["date"][column] = date[:10]
             for name, part in parts.items():
                 text = part["outcome"] + (" (quick)" if quick else "")
-                runs.setdefault(name, []).append({**part, "text": text, "column": column, "date": date[:10], "quick": quick})
+                runs.setdefault(name, []).append({**part, "text": text, "column": column, "date": date[:10],
+                                                  "quick": quick})
         self.parts = {}  # The result of each part that counts, by GPU model.
-        for name, all_runs in runs.items():
+        # Parts of an older revision may have other names.
+        for name in [*(each for each in names if each in runs), *(each for each in runs if each not in names)]:
+            all_runs = runs[name]
             for column in self.columns:
                 own = [each for each in all_runs if each["column"] == column]
                 if own:
@@ -194,7 +198,7 @@ def page(results, lacking):
 def report(files, html_path, names):
     """Prints the table, and what is missing or missed. Returns the exit code."""
     try:
-        results = Results(files)
+        results = Results(files, names)
         lacking = results.lacking(names)
         if html_path:
             pathlib.Path(html_path).write_text(page(results, lacking), encoding="utf-8")
