@@ -120,7 +120,7 @@ class Case:
 
     def policies(self, load):
         """By mode, as in a configuration."""
-        return {"fixed_timeslice": serving.HOLD.replace("100us", "1ms"),
+        return {"fixed_timeslice": serving.hold("1ms"),
                 "slo": 'name = "slo"\nsuspend_cost = "1ms"\nresume_cost = "1ms"\n' + self.targets[load],
                 "pointer_polling": nvidia.POLLING}
 
@@ -246,12 +246,12 @@ def run_lab(on, policies, *options):
     mode, as in a configuration."""
     file, configuration = on.scratch / "lab.json", on.scratch / "lab.toml"
     configuration.write_text(f"[scheduler]\n{nvidia.LIMITS}\n", encoding="utf-8")
-    names = {"online alone": "alone", "no scheduler": "beside"}
+    names, chosen = {"online alone": "alone", "no scheduler": "beside"}, []
     for mode, policy in policies.items():
         (_, name), *keys = (line.split(" = ") for line in policy.replace('"', "").splitlines())
-        names[f"{name}:{','.join(f'{key}={value}' for key, value in keys)}"] = mode
-    done = on.run("lab", "--config", configuration, *(part for name in list(names)[2:] for part in ("--policy", name)),
-                  *options, "--json", file)
+        chosen += ["--policy", f"{name}:{','.join(f'{key}={value}' for key, value in keys)}"]
+        names[chosen[-1]] = mode
+    done = on.run("lab", "--config", configuration, *chosen, *options, "--json", file)
     if done.returncode != 0:
         on.note(f"sluice lab ended with code {done.returncode}: {nvidia.last_line(done.stderr)}")
         return {}

@@ -339,10 +339,7 @@ class Daemon:
     def __init__(self, context, slice_="100us", quantum=None, policy=None, scheduler="", roles="", record="", trace="",
                  cpu_latency=""):
         self.context = context
-        policy = policy or f'''name = "fixed_timeslice"
-slice = "{slice_}"
-release = "client_done"
-{f'offline_quantum = "{quantum}"' if quantum else ''}'''
+        policy = policy or beside.hold(slice_, quantum)
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="run.", dir=context.scratch))
         self.client = None
         self.stopped = False

@@ -29,9 +29,15 @@ WARM_UP_LEARNING = {0.1: 12, 0.3: 4, 0.6: 4}
 OFFLINE_WARM_UP, OFFLINE_ALONE = 3, 4
 
 QUANTUM = 'offline_quantum = "50us"'
-HOLD = '''name = "fixed_timeslice"
-slice = "100us"
-release = "client_done"'''
+
+
+def hold(slice_="100us", quantum=None):
+    """A policy that holds offline work while requests are in flight."""
+    lines = ['name = "fixed_timeslice"', f'slice = "{slice_}"', 'release = "client_done"']
+    return "\n".join(lines + ([f'offline_quantum = "{quantum}"'] if quantum else []))
+
+
+HOLD = hold()
 POLLING = '''name = "pointer_polling"
 fast = "50us"
 slow = "2ms"

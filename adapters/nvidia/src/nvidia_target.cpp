@@ -30,12 +30,12 @@ constexpr duration least_between_looks = 50ms;
 /// and the next one goes on. Once the last whole look is this old, it does not end early: a process
 /// may make channels while it is suspended.
 constexpr duration longest_without_look = look_every * tick + tick / 2;
-/// How old the list of users may be at least: at a tick, and after a suspend. Lanes and targets
-/// that are suspended together share it.
+/// How old the list of users may be on a small node: at a tick, and after a suspend. Lanes and
+/// targets that are suspended together share it.
 constexpr duration least_age_at_tick = tick / 2;
 constexpr duration least_age_at_look = 5ms;
-/// The more processes a node has, the longer a list takes. So it is as much older as lets ticks
-/// take 0.5 % of a core for it, and suspends 5 %.
+/// The more processes a node has, the longer a list takes. It may then be older, so that ticks take
+/// 0.5 % of a core for it, and suspends 5 %.
 constexpr int ticks_for_list = 200;
 constexpr int looks_for_list = 20;
 constexpr duration most_age = 1s;

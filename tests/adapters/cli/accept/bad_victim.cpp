@@ -17,6 +17,8 @@
 // BAD_VICTIM_LEAVES: what is written to the control file 20 ms after the victim has ended, however
 // it ends: by then who killed it has seen that it is gone.
 
+#include "device_view.hpp"
+#include "eventually.hpp"
 #include "sim_work.hpp"
 
 #include <unistd.h>
@@ -25,7 +27,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 namespace {
@@ -40,21 +41,10 @@ bool traced() {
   return false;
 }
 
-std::string file_of_device(const char* name) {
-  return std::string{std::getenv("SLUICE_SIM_ROOT")} + "/sim/" + name;
-}
-
-bool was_suspended() {
-  std::ifstream file{file_of_device("stats.json")};
-  const std::string all{std::istreambuf_iterator<char>{file}, {}};
-  const std::string key = "\"queue_suspends\":";
-  const auto own = all.rfind("\"pid\":" + std::to_string(::getpid()) + ",");
-  const auto count = own == all.npos ? own : all.find(key, own);
-  return count != all.npos && all.at(count + key.size()) != '0';
-}
+std::string root() { return std::getenv("SLUICE_SIM_ROOT"); }
 
 void inject(const std::string& line) {
-  std::ofstream{file_of_device("control")} << line << std::endl;
+  std::ofstream{root() + "/sim/control"} << line << std::endl;
 }
 
 /// Before the device is opened: whoever has that counts as one who uses it.
@@ -122,8 +112,10 @@ class bad_work final : public sim_work {
     }
     if (!injects()) return;
     // An attach has other calls that could fail.
-    while (!was_suspended()) std::this_thread::sleep_for(1ms);
-    inject(how_);
+    const sluice::test::device_view device{root()};
+    if (sluice::test::eventually(sluice::test::patience,
+                                 [&] { return device.process(::getpid()).queue_suspends != 0; }))
+      inject(how_);
   }
   bool injects() const { return how_.find(' ') != how_.npos; }
 
